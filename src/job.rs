@@ -10,6 +10,7 @@
 //! | [`accounting`] | the line that a job appends to the file of its site |
 //! | [`output`] | the files that a job leaves: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
+//! | [`follow`] | links below a root that lead out of it |
 //! | [`preflight`] | whether roots can be listed and tiers take files |
 //! | [`preload`] | programs that load no preload library |
 //! | [`sanitizer`] | programs that require their own library first |
@@ -18,6 +19,7 @@
 mod accounting;
 mod aliases;
 pub(crate) mod child;
+pub(crate) mod follow;
 mod found;
 mod output;
 pub(crate) mod preflight;
@@ -32,7 +34,7 @@ use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
-use monarch_core::config::{Config, Resolved, SiteSettings};
+use monarch_core::config::{Config, Follow, Resolved, SiteSettings};
 use monarch_core::shown::ShowPath;
 use service::Service;
 use std::ffi::OsString;
@@ -75,6 +77,19 @@ pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Re
     Ok(resolved)
 }
 
+/// Adds the directories that links of the roots lead to as roots. An index that was saved is loaded
+/// to spare the PFS a scan: then no links are looked for.
+pub(crate) fn follow_links(config: &mut Config, quiet: bool) {
+    if config.index.file.is_some() {
+        return;
+    }
+    let outside = follow::add(config);
+    if is_rank_0() && !quiet {
+        let is_on = config.dataset.follow == Follow::Auto;
+        outside.iter().for_each(|o| say::note(format_args!("{}", o.text(is_on))));
+    }
+}
+
 /// Adds links in the working directory, arguments and environment that lead into a root.
 fn add_aliases(config: &mut Config, command: &[OsString]) {
     let roots: Vec<PathBuf> = config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
@@ -97,10 +112,10 @@ pub(crate) fn serve(config: Config) -> Result<Service, String> {
     Service::start(config).map_err(|e| say::chain(&e))
 }
 
-/// Says that a strict job is not started; returns its exit code.
-pub(crate) fn refuse(why: &str) -> ExitCode {
+/// Says that a job is not started which is strict by this flag or setting; returns its exit code.
+pub(crate) fn refuse(why: &str, strict_by: &str) -> ExitCode {
     let why = why.lines().next().unwrap_or_default();
-    say::err(format_args!("monarch: the command was not started, as Monarch cannot serve it (--strict): {why}\n"));
+    say::err(format_args!("monarch: the command was not started, as Monarch cannot serve it ({strict_by}): {why}\n"));
     ExitCode::from(EX_NO)
 }
 

@@ -50,6 +50,11 @@ pub(crate) fn warn(text: Arguments<'_>) {
     err(format_args!("monarch: warning: {text}\n"));
 }
 
+/// Writes what the user should know, a line, to standard error.
+pub(crate) fn note(text: Arguments<'_>) {
+    err(format_args!("monarch: {text}\n"));
+}
+
 /// Writes to standard output. A closed pipe is not an error: its reader has read enough.
 ///
 /// # Errors

@@ -56,6 +56,7 @@ impl Shell {
             .collect();
         let rest = OsString::from_vec(others.join(&b':'));
         let mut line = self.forget("MONARCH_CTL");
+        line.extend(self.forget("MONARCH_JOB"));
         line.extend(self.forget(monarch_core::agent::foreign_changes::VARIABLE));
         if rest.is_empty() {
             line.extend(self.forget("LD_PRELOAD"));

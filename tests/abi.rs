@@ -1,4 +1,5 @@
-//! The preload library as a binary: its exports, its imports and its sections.
+//! The preload library as a binary: its exports, its imports and its sections; and what the command
+//! line needs of the C library.
 //!
 //! `cargo build --release --workspace` first. The C library is the one that this test runs with.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]

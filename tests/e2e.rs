@@ -44,6 +44,8 @@ mod guest;
 mod headline;
 #[path = "e2e/hierarchy.rs"]
 mod hierarchy;
+#[path = "e2e/links_out.rs"]
+mod links_out;
 #[path = "e2e/locks.rs"]
 mod locks;
 #[path = "e2e/manners.rs"]

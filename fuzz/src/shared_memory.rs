@@ -156,7 +156,7 @@ fn control_block(ctl: &ControlMap<'_>, mut input: Input<'_>) {
     let (segment, id) = (input.u8(), input.u32());
     let _ = (ctl.in_bypassed_range(segment.into(), id), ctl.bypass_range(segment.into(), id, id.saturating_add(3)));
     let _ = (ctl.total(Counter::Hits), agent_up(ctl.ctl), is_silent(ctl.ctl, u64::from(id)));
-    ctl.count(id as usize, Counter::HitBytes, u64::from(id));
+    ctl.count(segment.into(), id as usize, Counter::HitBytes, u64::from(id));
     let early = &ctl.ctl.early;
     let _ = early.leave(segment.into(), b"train/n03/new", id & 1 != 0);
     for root in 0..3 {

@@ -34,8 +34,11 @@ pub const MAX_RANGES: usize = 256;
 pub const MAX_INFLIGHT: usize = 1024;
 /// Entries of the ring that gives demands an order.
 pub const RING: usize = 1024;
-/// Stripes of counters.
+/// Stripes of counters in a group.
 pub const STRIPES: usize = 32;
+/// Groups of counters: one for each job that is attached, and group 0 for processes whose job is
+/// not known, or is one too many.
+pub const COUNTER_GROUPS: usize = 16;
 /// Bytes for strings.
 pub const STRINGS: usize = 64 * 1024;
 /// The longest time that a clock of shared memory may show, in milliseconds: what a configuration
@@ -330,8 +333,8 @@ pub struct Control {
     pub inflight: [Inflight; MAX_INFLIGHT],
     /// Order of demands, segment + 1 and id as in [`Inflight::file`]; entries may get lost.
     pub ring: [AtomicU64; RING],
-    /// Counters.
-    pub stripes: [Stripe; STRIPES],
+    /// Counters, by group.
+    pub counters: [[Stripe; STRIPES]; COUNTER_GROUPS],
     /// Changes made below roots that have no index yet.
     pub early: crate::early::Early,
     /// Files that readers opened.

@@ -258,14 +258,19 @@ fn walk<'a>(
         }
         match name {
             b"." => {}
-            // Above the root the tree is not known; a root that is a mount point would also need
-            // the parent mount.
+            // Above the root the tree is not known, except for the way to another root.
             b".." => {
                 // What was a directory may be a link by now: then its parent is another one.
                 if !segs.may_follow(&Found { root, number, segment, entry: here }) {
                     return Err(Miss::Changed(root));
                 }
-                out.pop().ok_or(Miss::Outside)?;
+                if out.pop().is_none() {
+                    pending.0.skip(used);
+                    root = leave(ctl, root, &mut pending, follow)?;
+                    (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
+                    out = Canonical::new();
+                    continue;
+                }
             }
             name => out.push(name).ok_or(Miss::Unknown(root))?,
         }
@@ -300,11 +305,30 @@ fn walk<'a>(
                 root = go_to_root(ctl, &mut pending, follow)?;
                 (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
                 out = Canonical::new();
-            } else {
-                out.pop().ok_or(Miss::Outside)?;
+            } else if out.pop().is_none() {
+                return Err(Miss::Outside);
             }
         }
     }
+}
+
+/// Goes on in the directory above a root, which is known by name: the real path of a root has no
+/// links in it, and every spelling of the root leads to that path. Only another root can be
+/// reached.
+fn leave(ctl: &ControlMap<'_>, root: usize, pending: &mut Pending, follow: bool) -> Result<usize, Miss> {
+    let parent = |path: &[u8]| path.iter().rposition(|&c| c == b'/').unwrap_or(0);
+    let path = ctl.roots().get(root).map(|r| ctl.str(&r.path)).unwrap_or_default();
+    let mut len = parent(path);
+    while let Some((used, name)) = pending.next() {
+        match name {
+            b"." => {}
+            b".." => len = parent(path.get(..len).unwrap_or_default()),
+            _ => break,
+        }
+        pending.0.skip(used);
+    }
+    pending.0.prepend(path.get(..len).unwrap_or_default()).ok_or(Miss::Outside)?;
+    go_to_root(ctl, pending, follow)
 }
 
 /// Whether a path may certainly go on from a directory without naming anything in it. (What is in

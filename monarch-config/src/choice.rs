@@ -6,7 +6,9 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Compression, Consistency, Direct, Discovery, Engine, LogLevel, Persist, Policy, Spread, Trust};
+use super::model::{
+    Compression, Consistency, Direct, Discovery, Engine, Follow, LogLevel, Persist, Policy, Spread, Trust,
+};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -24,6 +26,11 @@ impl Choice for Consistency {
     const WHAT: &'static str = "consistency";
     const WORDS: &'static [(&'static str, Self)] =
         &[("immutable", Self::Immutable), ("close-to-open", Self::CloseToOpen)];
+}
+
+impl Choice for Follow {
+    const WHAT: &'static str = "way to treat links that leave a root";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
 }
 
 impl Choice for Policy {

@@ -38,7 +38,10 @@ pub(super) fn find(cx: &mut Context<'_>, roots: &[Root]) -> Result<Tier, ConfigE
     let mut tried = Vec::new();
     for disk in cx.probe.local_disks() {
         match candidate(cx, &disk, roots) {
-            Ok((site, capacity, how)) => return adopt(cx, &disk, &site, capacity, how),
+            Ok((site, capacity, how)) => {
+                warn_of_own_disk(cx, &site, roots);
+                return adopt(cx, &disk, &site, capacity, how);
+            }
             Err(why) => tried.push(format!("\n  {}: {why}", disk.label)),
         }
     }
@@ -65,6 +68,19 @@ fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site
     match capacity {
         MIN_DEFAULT_BYTES.. => Ok((site, capacity, how)),
         _ => Err(format!("too little room: {how}")),
+    }
+}
+
+/// Warns of a disk that the data set lies on itself: a copy there is no nearer than its file.
+fn warn_of_own_disk(cx: &mut Context<'_>, site: &Site, roots: &[Root]) {
+    if let Some(root) = roots.iter().find(|root| site.shares_device(cx.probe, root)) {
+        let message = format!(
+            "{}, chosen for copies, is on the disk of the root {} itself: they save nothing there. Name a disk of this node, or \
+             memory: `--tier /dev/shm:8GiB`",
+            site.path.display(),
+            root.path.display()
+        );
+        cx.warn(&Key::tier(0).name("path"), message);
     }
 }
 

@@ -22,6 +22,7 @@ pub const SECRET_VARIABLE: &str = "MONARCH_CLUSTER_SECRET";
 /// Names that carry something other than configuration.
 const INTERNAL: &[&str] = &[
     "MONARCH_CTL",
+    "MONARCH_JOB",
     monarch_abi::foreign_changes::VARIABLE,
     "MONARCH_DISABLE",
     "MONARCH_SHIM",

@@ -67,6 +67,9 @@ pub struct Dataset {
     /// A file changed less than this ago is not copied: it may still be being written. Default 10
     /// s; at most 1 h.
     pub min_file_age: Duration,
+    /// What is done about links that leave a root. Default: auto.
+    #[serde(default)]
+    pub follow: Follow,
 }
 
 /// One directory of the data set.
@@ -79,6 +82,22 @@ pub struct Root {
     /// Other absolute spellings that lead to the same directory (symbolic links, bind mounts).
     /// Default: none.
     pub aliases: Vec<PathBuf>,
+    /// Whether its files are copied only when they are opened. (So it is for a directory that links
+    /// of another root lead to, if it holds much else.)
+    #[serde(default)]
+    pub only_on_demand: bool,
+}
+
+/// What is done about links below a root that lead out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Follow {
+    /// The directories that they lead to are served, too, where they are small and on the same file
+    /// system.
+    #[default]
+    Auto,
+    /// They are read from the PFS.
+    Off,
 }
 
 /// What is promised when files of the data set change.

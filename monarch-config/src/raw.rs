@@ -16,7 +16,7 @@ pub(super) use cluster::{RawCluster, RawNodes};
 
 use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
-use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
+use super::model::{Compression, Consistency, Direct, Engine, Follow, LogLevel, Persist, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable
 /// (`source.io_size` is `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set
@@ -80,6 +80,11 @@ pub(super) struct RawDataset {
     /// 0s to 1h.
     #[serde(alias = "settle")]
     pub(super) min_file_age: Option<Given<Time>>,
+    /// What is done about links below a root that lead out of it, as in Hugging Face's cache: auto
+    /// (the directories that they lead to are served, too, where they lie on the same file system
+    /// and have at most 20,000 entries; a line at the start of the job names them), or off. Default
+    /// auto.
+    pub(super) follow: Option<Given<OneOf<Follow>>>,
 }
 
 /// A directory of the data set, alone or with its other names.
@@ -287,8 +292,8 @@ pub(super) struct RawLog {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRun {
     /// Whether a job that Monarch cannot serve is not started: `run` then ends with exit code 3
-    /// before its command. Otherwise the job runs, and reads the PFS itself. Also --strict. Default
-    /// false.
+    /// before its command, and a shell that evaluates `monarch env` ends with it. Otherwise the job
+    /// runs, and reads the PFS itself. Also --strict. Default false.
     pub(super) strict: Option<Given<Toggle>>,
     /// File to which each job appends a line of JSON at its end: user, job, node, roots, bytes read
     /// and bytes that the PFS sent. Absolute; or a directory, in which each user has a file of

@@ -14,8 +14,8 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
-    Run, Source, Trust, Wait,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Follow, Index, Io, Log, LogLevel, Placement, Policy,
+    Prefetch, Run, Source, Trust, Wait,
 };
 use super::paths;
 use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
@@ -109,6 +109,7 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
             Duration::from_secs(10),
             Duration::ZERO..=HOUR,
         )?,
+        follow: cx.or("dataset.follow", raw.follow.as_ref(), Follow::Auto)?,
         roots: roots::resolve(cx, raw.roots.as_deref().unwrap_or_default())?,
     })
 }

@@ -114,7 +114,8 @@ impl Site {
         Err(Unfit { kind: ErrorKind::TierOnNetwork, message, remedy: remedy.into() })
     }
 
-    fn shares_device(&self, probe: &dyn Probe, root: &Root) -> bool {
+    /// Whether a root lies on this file system.
+    pub(super) fn shares_device(&self, probe: &dyn Probe, root: &Root) -> bool {
         probe.meta(&root.real_path).is_ok_and(|meta| meta.dev == self.fs.dev)
     }
 }

@@ -112,8 +112,9 @@ impl From<WalkError> for io::Error {
 /// What is done about directories that are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// They are made, for this user alone.
-    Make,
+    /// The last one is made, for this user alone. (One further up is missing where a path was
+    /// mistyped.)
+    MakeLast,
     /// They are an error.
     Fail,
 }
@@ -240,7 +241,7 @@ fn walk_as(trust: &Trust, path: &Path, missing: Missing) -> Result<(OwnedFd, Pat
         };
         // As a directory first, since only that triggers an automount.
         let mut opened = open(here.as_ref(), &name, OFlags::DIRECTORY);
-        if let (Err(Errno::NOENT), Missing::Make, Some(dir)) = (&opened, missing, &here) {
+        if let (Err(Errno::NOENT), Missing::MakeLast, Some(dir), true) = (&opened, missing, &here, ahead.is_empty()) {
             match rustix::fs::mkdirat(dir, name.as_os_str(), Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => opened = open(here.as_ref(), &name, OFlags::DIRECTORY),
                 Err(e) => return Err(e.into()),
@@ -354,13 +355,15 @@ mod tests {
     #[test]
     fn what_is_missing_is_made_for_this_user_alone() {
         let (_dir, top) = place();
-        let (fd, real) = walk(&top.join("a/new/er"), Missing::Make).unwrap();
-        assert_eq!(real, top.join("a/new/er"));
+        assert!(matches!(walk(&top.join("a/new/er"), Missing::MakeLast), Err(WalkError::Io(Errno::NOENT))));
+        assert!(!top.join("a/new").exists(), "a mistyped path leaves nothing");
+        let (fd, real) = walk(&top.join("a/new"), Missing::MakeLast).unwrap();
+        assert_eq!(real, top.join("a/new"));
         let st = rustix::fs::fstat(&fd).unwrap();
         assert_eq!(st.st_mode & 0o7777, 0o700);
         assert!(matches!(walk(&top.join("a/none"), Missing::Fail), Err(WalkError::Io(Errno::NOENT))));
         fs::write(top.join("a/file"), "").unwrap();
-        assert!(matches!(walk(&top.join("a/file/x"), Missing::Make), Err(WalkError::Io(Errno::NOTDIR))));
+        assert!(matches!(walk(&top.join("a/file/x"), Missing::MakeLast), Err(WalkError::Io(Errno::NOTDIR))));
     }
 
     #[test]

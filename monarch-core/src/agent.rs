@@ -10,6 +10,7 @@
 //! | [`metrics_service`] | its metrics: the page that is served, the file that is written |
 //! | [`report`] | the agent's account of itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
+//! | [`counter_groups`] | where in the control block each job counts |
 //! | [`peer`] | whether the client of a connection sees what the agent sees |
 //! | [`foreign_changes`] | changes by processes of other users |
 //! | [`protocol`] | messages of the control socket |
@@ -20,6 +21,7 @@
 
 pub mod client;
 mod conflict;
+mod counter_groups;
 mod ending;
 mod exit_status;
 pub mod foreign_changes;

@@ -109,6 +109,14 @@ impl Reader {
         Ok(Self { memory: Memory::new(ctl, dir) })
     }
 
+    /// Counts opens as those of a job: its [`Attached`](crate::agent::client::Attached) has the
+    /// group. Without this they are those of no job.
+    #[must_use]
+    pub fn counting_in(mut self, counter_group: usize) -> Self {
+        self.memory.counter_group = counter_group;
+        self
+    }
+
     /// Returns the runtime directory of the agent.
     #[must_use]
     pub fn runtime_dir(&self) -> &Path {
@@ -136,6 +144,13 @@ impl Reader {
     /// in `within`, if given.
     pub fn copy_names(&self, within: Option<&[Range]>) -> impl Iterator<Item = (CopyName, Range)> {
         copies::copy_names(&self.memory, within)
+    }
+
+    /// Returns the directories of these ranges of which the index has no names, or not all: with
+    /// the paths of their roots.
+    #[must_use]
+    pub fn unread_dirs(&self, within: &[Range]) -> Vec<(PathBuf, PathBuf)> {
+        copies::unread_dirs(&self.memory, within)
     }
 
     /// Returns the path of the first entry of a range.

@@ -79,7 +79,7 @@ impl Session {
             return Err(SessionError::SwitchedOff(why));
         }
         let mut hosted = None;
-        let (client, control) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
+        let (client, attached) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
             Ok((new, ended)) => {
                 hosted = Some(new);
                 Ok(Watched::Running(ended))
@@ -88,7 +88,7 @@ impl Session {
             Err(HostError::Start(e)) => Ok(Watched::Failed(i32::from(e.exit_code()), e.to_string())),
             Err(HostError::Io(e)) => Err(e),
         })?;
-        let reader = Reader::open(&control)?;
+        let reader = Reader::open(&attached.control)?.counting_in(attached.counter_group);
         Ok(Self { client: Mutex::new(client), reader, _hosted: hosted })
     }
 

@@ -6,6 +6,7 @@
 //! | [`work`] | the entries that a request names, and the files that it reached |
 //! | [`residency`] | files by what has become of their copies |
 //! | [`epochs`] | passes over the files of a root |
+//! | [`percent`] | shares in percent |
 //! | [`prefetch`] | whether prefetching runs |
 //! | [`savings`] | what a job read, and what the PFS sent for it |
 //! | [`status`] | an agent, its roots and tiers |
@@ -13,6 +14,7 @@
 //! The types hold figures and names. Sentences about them are made by the agent.
 
 mod epochs;
+mod percent;
 mod prefetch;
 mod residency;
 mod savings;
@@ -20,8 +22,9 @@ mod status;
 mod work;
 
 pub use epochs::{Directory, Epoch, Why};
+pub use percent::percent;
 pub use prefetch::Ahead;
 pub use residency::{Census, Trouble};
-pub use savings::{Savings, percent, percent_less};
-pub use status::{MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
+pub use savings::{Savings, percent_less};
+pub use status::{JobCounters, MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
 pub use work::{Range, Tally, Traced};

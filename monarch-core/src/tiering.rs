@@ -190,7 +190,7 @@ impl TieringEngine {
         self.access.tracker.renumber(live.root);
         self.policy.report_extent();
         self.policy.report_residents(number);
-        self.queue.work.lines().begin(number, self.shared.cx.options.prefetch);
+        self.queue.work.lines().begin(number, self.shared.cx.options.prefetch && live.prefetched);
         self.queue.waker.wake_all();
     }
 

@@ -47,6 +47,10 @@ fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
     let (disabled, path, socket) =
         unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL"), env(envp, VARIABLE.as_bytes())) };
+    // SAFETY: from the loader.
+    if let Some(group) = unsafe { env(envp, b"MONARCH_JOB") } {
+        gate::set_counter_group(group);
+    }
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {
         // SAFETY: from the loader.

@@ -122,7 +122,8 @@ impl Ctx {
         // The stack differs between threads, the kernel's randomisation between processes.
         let here = 0u8;
         let hint = &raw const here as usize;
-        self.map.count(hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
+        let group = gate::COUNTER_GROUP.load(Ordering::Relaxed);
+        self.map.count(group, hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
     }
 
     /// Whether the call at hand changes nothing: then what is not found is the kernel's to answer.

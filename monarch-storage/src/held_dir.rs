@@ -46,13 +46,13 @@ impl HeldDir {
         Ok(Self::new(fd, real, None)?)
     }
 
-    /// Opens a directory as [`HeldDir::open`] does, and makes those that are missing, for this user
-    /// alone.
+    /// Opens a directory as [`HeldDir::open`] does, and makes it if it is missing, for this user
+    /// alone. The directories above it must exist.
     ///
     /// # Errors
     /// [`WalkError`].
     pub fn make(path: &Path) -> std::result::Result<Self, WalkError> {
-        let (fd, real) = trusted::walk(path, Missing::Make)?;
+        let (fd, real) = trusted::walk(path, Missing::MakeLast)?;
         Ok(Self::new(fd, real, None)?)
     }
 

@@ -2,11 +2,11 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};
-use crate::job::preflight;
+use crate::job::{follow, preflight};
 use crate::say;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use monarch_core::config::{SITE_FILE, SiteSettings, screen};
+use monarch_core::config::{Follow, SITE_FILE, SiteSettings, screen};
 use monarch_core::shown::ShowPath;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,6 +61,9 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
             if let Err(e) = preflight::check(c) {
                 say::err(format_args!("monarch: a job would not be served: {}\n", say::chain(&e)));
                 return Ok(ExitCode::from(EX_NO));
+            }
+            for outside in follow::find(&c.dataset.roots) {
+                say::note(format_args!("{}", outside.text(c.dataset.follow == Follow::Auto)));
             }
             say::out(format_args!("ok: {} root(s), {} tier(s)\n", c.dataset.roots.len(), c.tiers.len()))?;
         }

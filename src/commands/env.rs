@@ -7,6 +7,7 @@
 //! nothing: a job that attaches and ends would have the root scanned twice.
 
 use crate::args::{ConfigArgs, NoConfig};
+use crate::commands::hold;
 use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::Result;
@@ -51,6 +52,7 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     // Shows mistakes and warnings of the configuration; `hold` does not repeat them.
     match job::config(&args.config, &[], false) {
         Ok(_) => {}
+        Err(NoConfig::Refused(why)) if args.config.is_strict() => return hold::unserved(&why, true),
         Err(NoConfig::Refused(why)) => {
             job::without(&why);
             return Ok(ExitCode::SUCCESS);

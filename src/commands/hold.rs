@@ -7,14 +7,16 @@
 //! before it can write the report: hence `--end`.)
 
 use crate::args::{ConfigArgs, NoConfig};
+use crate::exit_code::EX_NO;
 use crate::job::service::Service;
-use crate::job::{service, shim, spawn};
+use crate::job::{preflight, service, shim, spawn};
 use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::{Context, Result};
 use clap::Args;
+use monarch_core::agent::client::Attached;
 use monarch_core::cluster::secret;
-use monarch_core::config::Config;
+use monarch_core::config::{Config, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -45,9 +47,9 @@ pub(crate) struct HoldArgs {
     stay: bool,
 }
 
-/// The first line of the background process: the path of the job's control block, or why the job is
-/// not served.
-type Started = Result<PathBuf, String>;
+/// The first line of the background process: where the job's processes find the agent, or why the
+/// job is not served.
+type Started = Result<Attached, String>;
 
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     if args.stay {
@@ -58,25 +60,39 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // `env` has shown the warnings.
-    let config = match job::config(&args.config, &[], true) {
-        Ok(resolved) => resolved.config,
-        Err(NoConfig::Refused(why)) => {
-            job::without(&why);
-            return Ok(ExitCode::FAILURE);
-        }
+    let Resolved { mut config, forbidden, .. } = match job::config(&args.config, &[], true) {
+        Ok(resolved) => resolved,
+        Err(NoConfig::Refused(why)) => return unserved(&why, args.config.is_strict()),
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
-    match start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
-        Ok(control) => {
-            let set = args.shell.set(&service::environment(&shim::find()?, &control));
+    let strict = config.run.strict;
+    let checked = if strict {
+        let failed = preflight::check(&config).map_err(|e| say::chain(&e));
+        forbidden.into_iter().next().map_or(failed, Err)
+    } else {
+        Ok(())
+    };
+    job::follow_links(&mut config, false);
+    let started = checked.and_then(|()| start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))));
+    match started {
+        Ok(attached) => {
+            let set = args.shell.set(&service::environment(&shim::find()?, &attached));
             say::out_bytes(&[set, args.shell.forget(secret::VARIABLE)].concat())?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(why) => {
-            job::without(&why);
-            Ok(ExitCode::FAILURE)
-        }
+        Err(why) => unserved(&why, strict),
     }
+}
+
+/// Says that the shell is not served. With `run.strict`, the shell that evaluates the output ends:
+/// its commands would read the PFS by themselves.
+pub(crate) fn unserved(why: &str, strict: bool) -> Result<ExitCode> {
+    if strict {
+        say::out(format_args!("exit {EX_NO};\n"))?;
+        return Ok(job::refuse(why, "run.strict"));
+    }
+    job::without(why);
+    Ok(ExitCode::FAILURE)
 }
 
 /// Starts the background process.
@@ -115,7 +131,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    tell(&Ok(service.control().to_owned()))?;
+    tell(&Ok(service.attached().clone()))?;
     while is_alive(&process) && !crate::job::child::is_told_to_end() {
         service.keep_alive();
     }

@@ -49,21 +49,25 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
                 // (The agent, which other jobs may share, is not concerned.)
                 let run = std::mem::take(&mut config.run);
                 let strict = run.strict || args.strict;
+                let strict_by = strict_by(args);
                 accounting = run.accounting;
                 if strict {
                     let failed = preflight::check(&config).map_err(|e| say::chain(&e));
                     let refused = forbidden.into_iter().next().or(failed.err());
                     if let Some(why) = refused.or_else(|| preload::obstacle(&args.command)) {
-                        return Ok(job::refuse(&why));
+                        return Ok(job::refuse(&why, strict_by));
                     }
                 }
+                job::follow_links(&mut config, args.quiet);
                 match job::serve(config) {
                     Ok(started) => service = Some(started),
-                    Err(why) if strict => return Ok(job::refuse(&why)),
+                    Err(why) if strict => return Ok(job::refuse(&why, strict_by)),
                     Err(why) => job::without(&why),
                 }
             }
-            Err(NoConfig::Refused(why)) if args.strict || args.config.is_strict() => return Ok(job::refuse(&why)),
+            Err(NoConfig::Refused(why)) if args.strict || args.config.is_strict() => {
+                return Ok(job::refuse(&why, strict_by(args)));
+            }
             Err(NoConfig::Refused(why)) => job::without(&why),
             Err(NoConfig::Wrong(code)) => return Ok(code),
         }
@@ -95,6 +99,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         job::conclude(s, &job::Ending { report, quiet: args.quiet, took, command, accounting, wait: false });
     }
     Ok(child::end_like(end))
+}
+
+/// Returns which flag or setting makes a strict job strict.
+fn strict_by(args: &RunArgs) -> &'static str {
+    if args.strict { "--strict" } else { "run.strict" }
 }
 
 fn cannot_start(command: &[OsString], e: &std::io::Error) -> ExitCode {

@@ -5,14 +5,14 @@
 
 use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::{EX_NO, EX_USAGE};
+use crate::job::child::{self, EndSignal, Ended};
 use crate::job::{self, service::Service};
 use crate::progress::Bar;
 use crate::say::{self, UNEXPECTED_REPLY};
 use anyhow::{Result, bail};
-use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::protocol::{Ahead, Census, Range, Reply, Request, Tally};
-use monarch_core::config::{Config, Persist};
+use monarch_core::config::{Config, Persist, Tier};
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
 use serde_json::json;
@@ -21,6 +21,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+mod outcome;
+mod unread;
+
+use outcome::{at_most, code, less, shown, sum, summary};
+use unread::UnreadDirs;
 
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
@@ -65,11 +71,13 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
         }
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
+    job::follow_links(&mut config, args.quiet);
     if args.dry_run {
         config.prefetch.enabled = false;
     }
     let start = Instant::now();
-    let mut stage = Stage { service: Service::start(config.clone())?, config, ranges: Vec::new(), start };
+    let service = Service::start(config.clone())?;
+    let mut stage = Stage { service, config, ranges: Vec::new(), start, end_signal: EndSignal::watch() };
     if let Some(unknown) = stage.find(&paths, args.quiet)? {
         say::err(format_args!(
             "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
@@ -78,8 +86,9 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
         return Ok(ExitCode::from(EX_USAGE));
     }
     let code = if args.dry_run { stage.plan(args)? } else { stage.copy(args, &paths)? };
+    let signal = stage.end_signal.received();
     stage.service.leave(false);
-    Ok(code)
+    Ok(signal.map_or(code, |signal| child::end_like(Ended::Killed(signal))))
 }
 
 impl StageArgs {
@@ -103,6 +112,7 @@ struct Stage {
     config: Config,
     ranges: Vec<Range>,
     start: Instant,
+    end_signal: EndSignal,
 }
 
 impl Stage {
@@ -119,10 +129,13 @@ impl Stage {
             if ours().filter(|r| r.state == "ready").count() == roots.len() {
                 break;
             }
+            if self.end_signal.received().is_some() {
+                bail!("interrupted before the roots were scanned; nothing was staged");
+            }
             progress.scanning(ours().map(|r| r.entries).sum());
             std::thread::sleep(MIN_POLL_INTERVAL);
         }
-        let reader = Reader::open(self.service.control())?;
+        let reader = self.reader()?;
         let wanted = if paths.is_empty() { &roots[..] } else { paths };
         self.ranges.clear();
         for path in wanted {
@@ -132,6 +145,10 @@ impl Stage {
             }
         }
         Ok(None)
+    }
+
+    fn reader(&self) -> Result<Reader> {
+        Ok(Reader::open(self.service.control())?)
     }
 
     /// Asks the agent. While there is none, waits until the job's service has started another.
@@ -160,9 +177,11 @@ impl Stage {
         let c = self.census(true, 0)?;
         let missing = less(c.all, &[c.resident, c.bypassed, c.on_tape, c.owned_by_peers]);
         let rest = less(missing, &[c.fits]);
+        let unread = UnreadDirs::find(&self.reader()?, &self.ranges);
         if args.json {
             let object = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
-                "does_not_fit": rest, "on_tape": c.on_tape, "bypassed": c.bypassed, "owned_by_peers": c.owned_by_peers});
+                "does_not_fit": rest, "on_tape": c.on_tape, "bypassed": c.bypassed, "owned_by_peers": c.owned_by_peers,
+                "unread_directories": unread.json()});
             say::json(&object)?;
         } else {
             let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
@@ -176,9 +195,13 @@ impl Stage {
             if rest.files > 0 {
                 let _ = writeln!(text, "no room for {}: give the tiers more capacity, or stage less", shown(rest));
             }
-            say::out(format_args!("{text}"))?;
+            say::out(format_args!("{text}{}", unread.text()))?;
         }
-        Ok(if rest.files == 0 { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
+        Ok(match rest.files {
+            _ if unread.has_failures() => ExitCode::FAILURE,
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(EX_NO),
+        })
     }
 
     /// Has everything copied and waits for it.
@@ -186,6 +209,9 @@ impl Stage {
         self.warn_of_tiers_that_do_not_last();
         let mut generation = self.service.generation();
         let progress = Bar::new(args.quiet);
+        let first = self.census(false, 0)?.resident;
+        // The prefetch that began with the index may have made some of these.
+        let ahead = at_most(self.copied()?, first);
         self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
         // Since when only files are left that are to be tried again.
         let mut tried_since: Option<Instant> = None;
@@ -221,17 +247,27 @@ impl Stage {
                     break;
                 }
             }
+            if self.end_signal.received().is_some() {
+                break;
+            }
             std::thread::sleep((took * 10).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
         }
-        let (took, after, copied) = (self.start.elapsed(), self.census(false, MAX_FILES_NAMED)?, self.copied()?);
+        let (took, after) = (self.start.elapsed(), self.census(false, MAX_FILES_NAMED)?);
         drop(progress);
+        let copied = sum(less(after.resident, &[first]), ahead);
+        let unread = UnreadDirs::find(&self.reader()?, &self.ranges);
+        let is_interrupted = self.end_signal.received().is_some();
         if args.json {
-            let object = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64()});
+            let object = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64(), "unread_directories": unread.json(),
+                "interrupted": is_interrupted});
             say::json(&object)?;
         } else {
-            say::out(format_args!("{}", summary(copied, &after, took)))?;
+            say::out(format_args!("{}", summary(copied, &after, &unread, took)))?;
         }
-        Ok(code(&after))
+        if is_interrupted {
+            say::err(format_args!("{}", kept(&self.config.tiers)));
+        }
+        Ok(code(&after, &unread))
     }
 
     /// Returns what the agent has copied since this job attached to it; an agent that was started
@@ -278,63 +314,17 @@ fn held_up(prefetch: &Ahead) -> Option<String> {
     (!matches!(prefetch, Ahead::Idle | Ahead::Running)).then(|| prefetch.to_string())
 }
 
-fn less(all: Tally, parts: &[Tally]) -> Tally {
-    parts.iter().fold(all, |left, part| Tally {
-        files: left.files.saturating_sub(part.files),
-        bytes: left.bytes.saturating_sub(part.bytes),
-    })
-}
-
-fn shown(t: Tally) -> String {
-    format!("{} files, {}", t.files, ByteSize(t.bytes))
-}
-
-/// 0 when everything is there, 1 when something failed, 3 when all else is for lack of room.
-fn code(after: &Census) -> ExitCode {
-    let full = after.no_room.files + after.dropped.files + after.under_way.files;
-    let missing = less(after.all, &[after.resident, after.owned_by_peers]).files;
-    match (missing, missing - full.min(missing)) {
-        (0, _) => ExitCode::SUCCESS,
-        (_, 0) => ExitCode::from(EX_NO),
-        _ => ExitCode::FAILURE,
-    }
-}
-
-fn summary(copied: Tally, after: &Census, took: Duration) -> String {
-    let rate = (copied.bytes as f64 / took.as_secs_f64().max(1e-3)) as u64;
-    let mut text = format!(
-        "staged: {} of {} files, {}; copied now: {} in {:.1} s, {}/s\n",
-        after.resident.files,
-        after.all.files,
-        ByteSize(after.resident.bytes),
-        shown(copied),
-        took.as_secs_f64(),
-        ByteSize(rate)
-    );
-    let full = Tally {
-        files: after.no_room.files + after.dropped.files,
-        bytes: after.no_room.bytes.saturating_add(after.dropped.bytes),
+/// Returns what a stage that was interrupted says about the copies that there are.
+fn kept(tiers: &[Tier]) -> String {
+    let names = |persist| {
+        let of: Vec<&str> = tiers.iter().filter(|t| t.persist == persist).map(|t| t.name.as_str()).collect();
+        of.join(", ")
     };
-    let groups = [
-        (full, "no room in the tiers: give them more capacity, or stage less"),
-        (after.under_way, "no tier takes copies at present: its disk is full, or fails"),
-        (after.unsettled, "changed a moment ago: stage them again once dataset.min_file_age has passed"),
-        (after.failing, "failed: they are tried again while a job runs; stage again"),
-        (after.bypassed, "read from the PFS: changed since they were indexed, gone, or not readable"),
-        (after.on_tape, "on tape: name them to have them recalled"),
-        (after.owned_by_peers, "staged by the nodes of the job that own them"),
-    ];
-    for (tally, why) in groups.into_iter().filter(|(t, _)| t.files > 0) {
-        let _ = writeln!(text, "not staged: {}: {why}", shown(tally));
-    }
-    for t in &after.trouble {
-        let _ = writeln!(text, "  {}: {}", t.path.shown(), t.why);
-    }
-    let more = (after.failing.files + after.bypassed.files).saturating_sub(after.trouble.len() as u64);
-    if more > 0 && !after.trouble.is_empty() {
-        let _ = writeln!(text, "  and {more} more");
-    }
-    text
+    let (stay, go) = (names(Persist::Node), names(Persist::Job));
+    let stay =
+        if stay.is_empty() { stay } else { format!("; copies in {stay} stay, and the next stage continues there") };
+    let go = if go.is_empty() { go } else { format!("; copies in {go} go with the last job (persist: job)") };
+    format!("monarch: interrupted{stay}{go}\n")
 }
 
 #[cfg(test)]

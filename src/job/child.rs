@@ -11,6 +11,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// How the job ended.
@@ -34,17 +36,21 @@ const FORWARDED: [i32; 8] = [
     libc::SIGALRM,
 ];
 
-/// The signals that this process waits for instead of being interrupted.
-fn signal_set() -> libc::sigset_t {
+fn signals(all: &[i32]) -> libc::sigset_t {
     // SAFETY: plain initialisation.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for s in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
-            libc::sigaddset(&raw mut set, s);
+        for s in all {
+            libc::sigaddset(&raw mut set, *s);
         }
         set
     }
+}
+
+/// The signals that this process waits for instead of being interrupted.
+fn signal_set() -> libc::sigset_t {
+    signals(&[&FORWARDED[..], &[libc::SIGCHLD]].concat())
 }
 
 /// A running job.
@@ -72,6 +78,44 @@ pub(crate) fn is_told_to_end() -> bool {
         let mut pending: libc::sigset_t = std::mem::zeroed();
         libc::sigpending(&raw mut pending);
         libc::sigismember(&raw const pending, libc::SIGTERM) == 1
+    }
+}
+
+/// The first signal that asked this process to end, for a command that says what it leaves. A
+/// second one ends the process at once.
+#[derive(Debug)]
+pub(crate) struct EndSignal(Arc<AtomicI32>);
+
+impl EndSignal {
+    /// Waits for SIGINT, SIGTERM and SIGHUP from now on, on a thread of its own. The caller has no
+    /// other threads yet. Signals that the process was started to ignore stay ignored.
+    pub(crate) fn watch() -> Self {
+        let received = Arc::<AtomicI32>::default();
+        let set = signals(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
+        // SAFETY: blocks signals of this thread and of those that it starts.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        let seen = received.clone();
+        let wait = move || {
+            loop {
+                let mut signal = 0;
+                // SAFETY: the buffers are ours.
+                if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
+                    continue;
+                }
+                if seen.swap(signal, Ordering::AcqRel) != 0 {
+                    // SAFETY: ends this process, whose main thread may wait for the PFS.
+                    unsafe { libc::_exit(128 + signal) };
+                }
+            }
+        };
+        // (Without the thread, the signals wait until the process ends.)
+        let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+        Self(received)
+    }
+
+    /// Returns the signal, if one has come.
+    pub(crate) fn received(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 }
 

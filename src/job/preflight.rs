@@ -1,7 +1,7 @@
 //! Tries what a job needs before it starts: for `run --strict` and `config check`.
 //!
-//! A root must be listable. A tier, or the innermost directory above it that exists, must take a
-//! file.
+//! A root must be listable. A tier must take a file, or, where it is still to be made, the
+//! directory that it is to lie in.
 
 use anyhow::{Context, Result};
 use monarch_core::config::Config;
@@ -35,7 +35,7 @@ fn list(root: &Path) -> std::io::Result<()> {
 
 /// Writes and removes a file. A full file system is no failure: the tier may be full of copies.
 fn write_probe(tier: &Path) -> std::io::Result<()> {
-    let Some(dir) = tier.ancestors().find(|dir| dir.is_dir()) else { return Err(ErrorKind::NotFound.into()) };
+    let Some(dir) = tier.ancestors().take(2).find(|dir| dir.is_dir()) else { return Err(ErrorKind::NotFound.into()) };
     // Containers that share a tier have process numbers of their own.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let path = dir.join(format!(".monarch-probe-{}-{now}", std::process::id()));
@@ -55,7 +55,8 @@ mod tests {
     #[test]
     fn a_tier_takes_a_file_and_nothing_stays() {
         let dir = tempfile::tempdir().unwrap();
-        write_probe(&dir.path().join("not/yet/there")).unwrap();
+        write_probe(&dir.path().join("not-yet-there")).unwrap();
+        assert!(write_probe(&dir.path().join("mistyped/tier")).is_err());
         write_probe(dir.path()).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         // The kernel takes no files there, from any user.

@@ -3,7 +3,7 @@
 use crate::job::{output, shim, spawn};
 use crate::say;
 use anyhow::Result;
-use monarch_core::agent::client::{self, Client, ClientError, Joining};
+use monarch_core::agent::client::{self, Attached, Client, ClientError, Joining};
 use monarch_core::agent::foreign_changes;
 use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::agent::runtime_dir;
@@ -31,7 +31,7 @@ pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Service {
     config: Config,
     client: Client,
-    control: PathBuf,
+    attached: Attached,
     shim: PathBuf,
     /// The agent's status when the job started.
     pub(crate) before: Status,
@@ -55,9 +55,9 @@ pub(crate) struct Service {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// Returns the variables that the processes of a job need: the preload library, behind libraries
-/// that are preloaded already, and the paths of the control block and of the socket for other
-/// users.
-pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
+/// that are preloaded already, the path of the control block, where in it they count, and the path
+/// of the socket for other users.
+pub(crate) fn environment(shim: &Path, attached: &Attached) -> Variables {
     let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let shim = shim.as_os_str();
     let there = preload.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == shim.as_bytes());
@@ -67,7 +67,12 @@ pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
         }
         preload.push(shim);
     }
-    let mut all = vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())];
+    let control = &attached.control;
+    let mut all = vec![
+        ("LD_PRELOAD", preload),
+        ("MONARCH_CTL", control.as_os_str().to_owned()),
+        ("MONARCH_JOB", attached.counter_group.to_string().into()),
+    ];
     // Processes of other users report their changes through this socket.
     all.extend(
         foreign_changes::socket_of_control(control).map(|socket| (foreign_changes::VARIABLE, socket.into_os_string())),
@@ -116,8 +121,8 @@ impl Service {
     pub(crate) fn start_for(config: Config, holder: Option<u32>) -> Result<Self> {
         let shim = shim::find()?;
         let lock = client::job_lock(&config);
-        let joining = Joining { again: false, holder };
-        let (client, control, before) = attach(&config, joining).or_else(|e| match e {
+        let joining = Joining { holder, ..Joining::default() };
+        let (client, attached, before) = attach(&config, joining).or_else(|e| match e {
             // The agent died after the job had attached. A second agent may not.
             ClientError::Io(e) if matches!(e.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) => {
                 attach(&config, joining)
@@ -128,7 +133,7 @@ impl Service {
         Ok(Self {
             config,
             client,
-            control,
+            attached,
             shim,
             before,
             restart,
@@ -144,7 +149,12 @@ impl Service {
 
     /// Returns the variables that the job's processes need.
     pub(crate) fn environment(&self) -> Variables {
-        environment(&self.shim, &self.control)
+        environment(&self.shim, &self.attached)
+    }
+
+    /// Returns where the job's processes find the agent.
+    pub(crate) const fn attached(&self) -> &Attached {
+        &self.attached
     }
 
     /// Returns the roots of the job, as they were given.
@@ -154,7 +164,7 @@ impl Service {
 
     /// Returns the path of the job's control block.
     pub(crate) fn control(&self) -> &Path {
-        &self.control
+        &self.attached.control
     }
 
     /// Returns the number of agents that have served the job. A new agent has none of the job's
@@ -261,7 +271,7 @@ impl Service {
 
     /// How this job attaches to an agent that is not its first.
     const fn joining_again(&self) -> Joining {
-        Joining { again: true, holder: self.holder }
+        Joining { again: true, holder: self.holder, counter_group: self.attached.counter_group }
     }
 
     /// Whether a restart is in progress. Takes over the result of a restart that is done.
@@ -366,12 +376,12 @@ impl Service {
     }
 }
 
-/// Attaches a job that is about to start. Returns the connection, the path of the control block and
-/// the agent's status.
-fn attach(config: &Config, joining: Joining) -> Result<(Client, PathBuf, Status), ClientError> {
-    let (mut client, control) = client::attach_or_start(config, joining, || spawn::agent(config))?;
+/// Attaches a job that is about to start. Returns the connection, where its processes find
+/// the agent, and the agent's status.
+fn attach(config: &Config, joining: Joining) -> Result<(Client, Attached, Status), ClientError> {
+    let (mut client, attached) = client::attach_or_start(config, joining, || spawn::agent(config))?;
     let before = client.status()?;
-    Ok((client, control, before))
+    Ok((client, attached, before))
 }
 
 /// Whether the kernel or a batch system may kill the remaining processes when this process ends:

@@ -66,6 +66,7 @@ pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command
         .env_remove("LD_PRELOAD")
         .env_remove("MONARCH_CTL")
+        .env_remove("MONARCH_JOB")
         .env_remove(monarch_core::agent::foreign_changes::VARIABLE)
         .env_remove("MONARCH_CONFIG");
     // SAFETY: only async-signal-safe calls between fork and exec.

@@ -2,7 +2,9 @@
 
 use super::advice::next;
 use super::summary::{REASONS, Report};
+use crate::say::count;
 use bytesize::ByteSize;
+use monarch_core::agent::protocol::Savings;
 use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
@@ -20,10 +22,18 @@ fn reasons(r: &Report) -> String {
 pub(crate) fn text(r: &Report) -> String {
     let (pfs, chunked, after) = (r.opens_pfs, r.opens_chunked, &r.status);
     let mut out = String::new();
+    if let Some(own) = r.own {
+        let _ = writeln!(out, "monarch: {}", of_this_job(own));
+    }
     let is_brief = r.is_empty() && r.ended && r.seconds < BRIEF_JOB_SECONDS;
     if !r.is_empty() {
-        let _ =
-            writeln!(out, "monarch: {}{}", r.savings(), next(r).map_or_else(String::new, |n| format!("; next: {n}")));
+        let _ = writeln!(
+            out,
+            "monarch: {}{}{}",
+            of_all(r),
+            r.savings(),
+            next(r).map_or_else(String::new, |n| format!("; next: {n}"))
+        );
     } else if !is_brief {
         let _ = writeln!(out, "monarch: nothing below {} was opened: {}", roots(r), why_nothing(r));
     }
@@ -85,10 +95,31 @@ pub(crate) fn text(r: &Report) -> String {
         );
     }
     if r.shared_with_other_jobs && !is_brief {
-        let _ = writeln!(out, "monarch: {} shared this agent; the figures are those of all of them", jobs(r));
+        let other = if r.own.is_some() { "the other figures" } else { "the figures" };
+        let _ = writeln!(out, "monarch: {} shared this agent; {other} are those of all of them", jobs(r));
     }
     let lines: Vec<&str> = out.lines().take(12).collect();
     lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns what a job read that shared its agent.
+fn of_this_job(own: Savings) -> String {
+    if own.opens == 0 {
+        return "this job opened nothing below the roots".to_owned();
+    }
+    let up_to = if own.uncertain_bytes > 0 { "up to " } else { "" };
+    format!(
+        "this job read {up_to}{} in {} opens, {} of them at the PFS; its readers waited {:.1} s",
+        ByteSize(own.read_bytes),
+        count(own.opens),
+        count(own.pfs_opens),
+        own.wait_s
+    )
+}
+
+/// Returns how the headline starts that is not about this job alone.
+fn of_all(r: &Report) -> String {
+    if r.own.is_some() { format!("{} together: ", jobs(r)) } else { String::new() }
 }
 
 /// Returns how many jobs the figures are of.
@@ -124,7 +155,8 @@ pub(crate) fn advice_lines(r: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monarch_core::agent::protocol::{Epoch, RootStatus, Status, TierStatus};
+    use monarch_core::agent::protocol::{Epoch, JobCounters, RootStatus, Status, TierStatus};
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     fn report(counters: &[(&str, u64)], seconds: f64) -> Report {
@@ -154,6 +186,27 @@ mod tests {
         assert!(!text(&r).contains("shared this agent"));
         (r.jobs, r.shared_with_other_jobs) = (3, true);
         assert!(text(&r).contains("monarch: 3 jobs shared this agent; the figures are those of all of them"));
+        r.own = Some(Savings { read_bytes: 3 << 20, opens: 1234, pfs_opens: 2, wait_s: 0.25, ..Savings::default() });
+        let said = text(&r);
+        let first = "monarch: this job read 3.0 MiB in 1,234 opens, 2 of them at the PFS; its readers waited 0.2 s\n";
+        assert!(said.starts_with(first) && said.contains("monarch: 3 jobs together: the PFS sent "), "{said}");
+        assert!(said.contains("3 jobs shared this agent; the other figures are those of all of them"), "{said}");
+        r.own = Some(Savings::default());
+        assert!(text(&r).starts_with("monarch: this job opened nothing below the roots\n"), "{}", text(&r));
+    }
+
+    #[test]
+    fn a_job_knows_its_own_figures_unless_some_process_counted_elsewhere() {
+        let status = |hits: u64, unassigned_opens| {
+            let own = BTreeMap::from([("hits".to_owned(), hits), ("hit_bytes".to_owned(), 10 * hits)]);
+            Status { jobs: 2, job_counters: Some(JobCounters { own, unassigned_opens }), ..Status::default() }
+        };
+        let own = |after| {
+            Report::between(&status(2, 7), after, Duration::ZERO, &[]).own.map(|own| (own.opens, own.read_bytes))
+        };
+        assert_eq!(own(status(5, 7)), Some((3, 30)));
+        assert_eq!(own(status(5, 8)), None);
+        assert_eq!(own(Status { job_counters: None, ..status(5, 7) }), None);
     }
 
     #[test]

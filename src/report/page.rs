@@ -105,6 +105,13 @@ fn head(r: &Report) -> Markup {
     ];
     html! {
         h1 { (title) }
+        @if let Some(own) = &r.own {
+            p {
+                "This job alone read " (bytes(own.read_bytes)) " in " (count(own.opens)) " opens, " (count(own.pfs_opens))
+                " of them at the PFS; its readers waited " (seconds(own.wait_s)) ". The figures below are those of "
+                (jobs(r)) "."
+            }
+        }
         p.sub { (seconds(r.seconds)) " on " (r.host) ", until " (when.to_string()) }
         @if !r.command.is_empty() { pre { (command_line(&r.command)) } }
         @if savings.uncertain_bytes > 0 {
@@ -194,7 +201,7 @@ fn epoch_table(some: &[Epoch], ended: bool) -> Markup {
             cell(&format!("{:.1} s", e.seconds)),
             cell(&format!("{:.1} s", e.wait_s)),
             cell(&count(e.opens)),
-            cell(&percent(e.local + e.waited, e.opens)),
+            cell(e.local_percent().as_deref().unwrap_or("in chunks")),
             cell(&count(e.waited)),
             cell(&count(e.pfs)),
             cell(&because(&e.why)),

@@ -27,7 +27,7 @@ pub(super) const OTHERS: [(&str, &str); 3] = [
 
 /// The report of a run. (Fields that are added need a default: users keep report files.)
 ///
-/// Fields: 18, because they are those of one JSON object.
+/// Fields: 19, because they are those of one JSON object.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Name of the node.
@@ -44,6 +44,11 @@ pub(crate) struct Report {
     /// What the job read, and what the PFS sent for it.
     #[serde(default)]
     pub(crate) savings: Savings,
+    /// What this job alone read, where it shared its agent: there, `savings` are those of all jobs,
+    /// since the bytes that the PFS sent for copies are for all. Its `sent_bytes` and `pfs_opens`
+    /// are those of its own processes.
+    #[serde(default)]
+    pub(crate) own: Option<Savings>,
     /// Whether the job has ended.
     #[serde(default)]
     pub(crate) ended: bool,
@@ -86,6 +91,13 @@ fn opens_since(after: &[Opens], before: &[Opens]) -> Vec<Opens> {
     after.iter().zip(earlier).map(|(o, earlier)| Opens { opens: o.opens.saturating_sub(earlier), ..*o }).collect()
 }
 
+/// Returns what the processes of one job read. `None` where processes may have counted elsewhere.
+fn own_savings(before: &Status, after: &Status) -> Option<Savings> {
+    let (before, after) = (before.job_counters.as_ref()?, after.job_counters.as_ref()?);
+    let is_complete = before.unassigned_opens == after.unassigned_opens;
+    is_complete.then(|| Savings::of(&minus(&after.own, &before.own), &BTreeMap::new(), &[]))
+}
+
 impl Report {
     /// Reports what happened between two states of the agent, without advice.
     pub(super) fn between(before: &Status, after: Status, took: Duration, command: &[OsString]) -> Self {
@@ -111,6 +123,9 @@ impl Report {
         new.jobs = (before.jobs as u64).max(1) + new.agent("jobs_attached");
         new.shared_with_other_jobs = new.jobs > 1;
         new.savings = Savings::of(&new.counters, &new.agent, &new.pfs_opens);
+        if new.shared_with_other_jobs {
+            new.own = own_savings(before, &new.status);
+        }
         new.opens_local = new.get("hits") + new.get("waited");
         new.opens_pfs = REASONS.iter().map(|(name, _)| new.get(name)).sum();
         new.opens_chunked = new.get("chunked");

@@ -6,9 +6,18 @@ use std::process::Command;
 
 /// The preload library.
 pub(crate) fn shim() -> PathBuf {
+    built("libmonarch_shim.so")
+}
+
+/// The command line.
+pub(crate) fn command_line() -> PathBuf {
+    built("monarch")
+}
+
+fn built(name: &str) -> PathBuf {
     let exe = std::env::current_exe().expect("this test");
     // target/PROFILE/deps/TEST
-    let path = exe.ancestors().nth(3).expect("target").join("release/libmonarch_shim.so");
+    let path = exe.ancestors().nth(3).expect("target").join("release").join(name);
     assert!(path.is_file(), "{} is missing: run `cargo build --release --workspace` first", path.display());
     path
 }

@@ -21,6 +21,7 @@ const NO_MESSAGES: &[(&str, &str)] = &[
     ("export …=", "for a shell to evaluate"),
     ("set -gx …", "for a shell to evaluate"),
     ("setenv …", "for a shell to evaluate"),
+    ("exit …;", "for a shell to evaluate"),
     ("Monarch nonce=\"…\"", "HTTP"),
     ("Monarch node=\"…\", nonce=\"…\", cnonce=\"…\", mac=\"…\"", "HTTP"),
     ("… … HTTP/1.1 Host: …", "HTTP"),

@@ -96,6 +96,21 @@ fn a_script_continues_when_it_cannot_be_served() {
     assert!(wrong.errors().contains("no.such"), "{}", wrong.errors());
 }
 
+/// The setting was obeyed by `run` alone.
+#[test]
+fn a_strict_script_ends_where_it_cannot_be_served() {
+    let w = world();
+    let strict = |text: &str| script(&w, text).args(["--set", "run.strict=true"]);
+    w.bare(&strict(&format!("$enter\n{READ_ALL}"))).good();
+    wait_for("the end of the agent", || w.agent().is_none());
+    std::fs::remove_dir_all(w.runtime()).unwrap();
+    std::fs::write(w.runtime(), "not a directory").unwrap();
+    let ended = w.bare(&strict("$enter\necho continued"));
+    assert_eq!((ended.status.code(), ended.text()), (Some(3), String::new()), "{ended:?}");
+    let said = "monarch: the command was not started, as Monarch cannot serve it (run.strict): ";
+    assert!(ended.errors().contains(said), "{ended:?}");
+}
+
 #[test]
 fn env_off_restores_the_environment() {
     let w = world();

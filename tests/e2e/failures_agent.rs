@@ -316,7 +316,7 @@ fn an_agent_that_dies_before_the_job_begins_is_replaced() {
             let mut line = String::new();
             // Clients that only probe for an agent send nothing.
             if lines.read_line(&mut line).unwrap() > 0 {
-                let reply = serde_json::to_string(&Reply::Attached { control }).unwrap();
+                let reply = serde_json::to_string(&Reply::Attached { control, counter_group: 0 }).unwrap();
                 writeln!(lines.get_mut(), "{reply}").unwrap();
                 lines.read_line(&mut line).unwrap();
                 fs::remove_file(&socket).unwrap();

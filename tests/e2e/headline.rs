@@ -149,3 +149,47 @@ fn jobs_that_shared_an_agent_are_counted_in_the_lines_of_each() {
     let said = loud(&w, &read);
     assert!(said.contains("monarch: 2 jobs shared this agent"), "{said}");
 }
+
+/// Runs a shell script with the root as `$0` in a job that gives its report.
+fn reported(w: &World, script: &str, name: &str) -> (Job, std::path::PathBuf) {
+    let file = w.scratch().join(name);
+    (Job::new("sh").arg("-c").arg(script).arg(w.root()).option("--report").option(&file), file)
+}
+
+fn own(file: &std::path::Path) -> (u64, u64) {
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(report["shared_with_other_jobs"], true);
+    let get = |name: &str| report["own"][name].as_u64().unwrap_or_else(|| panic!("{name} in {:#}", report["own"]));
+    (get("opens"), get("read_bytes"))
+}
+
+#[test]
+fn jobs_that_share_an_agent_get_their_own_figures() {
+    let w = World::plan().files(40).size(FILE_BYTES as usize).args(&["--plain", "--exact"]).patient().build();
+    let all = "find \"$0\" -type f -exec cat {} + > /dev/null";
+    let (long, long_file) = reported(&w, &format!("{all}; echo ready; read -r line; {all}"), "long.json");
+    let mut long = w.start_indexed(&long);
+    long.until_written("ready");
+    let (brief, brief_file) =
+        reported(&w, "set -- $(find \"$0\" -type f | head -n 5); cat \"$@\" > /dev/null", "brief.json");
+    w.run(&brief).good();
+    let (idle, idle_file) = reported(&w, "true", "idle.json");
+    w.run(&idle).good();
+    long.end().good();
+    assert_eq!(own(&brief_file), (5, 5 * FILE_BYTES));
+    assert_eq!(own(&idle_file), (0, 0));
+    assert_eq!(own(&long_file), (80, 80 * FILE_BYTES));
+}
+
+#[test]
+fn a_job_whose_processes_lose_their_variable_gets_the_figures_of_all() {
+    let w = World::plan().files(4).size(FILE_BYTES as usize).args(&["--plain", "--exact"]).patient().build();
+    let (long, _) = reported(&w, "echo ready; read -r line || true", "long.json");
+    let mut long = w.start_indexed(&long);
+    long.until_written("ready");
+    let (other, file) = reported(&w, "env -u MONARCH_JOB find \"$0\" -type f -exec cat {} + > /dev/null", "other.json");
+    w.run(&other).good();
+    long.end().good();
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!((report["own"].is_null(), report["savings"]["opens"].as_u64()), (true, Some(4)), "{report:#}");
+}

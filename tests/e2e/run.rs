@@ -180,7 +180,7 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(
         text.contains(&format!("monarch: advice: {said}"))
-            && text.starts_with("monarch: the PFS sent ")
+            && text.contains("monarch: 2 jobs together: the PFS sent ")
             && text.contains(" of 120 opens; readers waited "),
         "{text}"
     );

@@ -4,6 +4,7 @@
 use crate::faults::{agent_pid, copies, kill, reads, regular, wait_for};
 use crate::harness::{Ended, Running, World};
 use slowfs::{FaultKind, FaultSpec, Op};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -159,4 +160,69 @@ fn copies_last_as_long_as_the_tier_says() {
     let w = plan.tier_dir(disk.path().join("tier")).build();
     says(&stage(&w, &[]), 0, "staged: 30 of 30 files");
     wait_for("an empty tier", || copies(&w).is_empty());
+}
+
+/// Root reads everything: an unprivileged user is needed, and files that belong to it.
+#[test]
+fn a_directory_that_cannot_be_read_fails_the_stage_and_is_named() {
+    let (w, _disk) = on_disk(20, 20_000, "64MiB");
+    let dir = w.backing().join("closed");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("file"), "text").unwrap();
+    w.pfs().fault(FaultSpec::new(FaultKind::Errno(libc::EACCES)).ops(&[Op::Opendir]).path("closed")).unwrap();
+    let closed = w.root().join("closed");
+    for words in [&[][..], &["--dry-run"]] {
+        let ended = stage(&w, words);
+        says(&ended, 1, "not staged: 1 directories that could not be read, and all below them");
+        says(&ended, 1, &format!("  {}: Permission denied", closed.display()));
+        until_gone(&w);
+    }
+    let ended = stage(&w, &["--json"]);
+    let told: serde_json::Value = serde_json::from_str(&ended.text()).unwrap();
+    assert_eq!(told["unread_directories"][0]["path"], closed.to_str().unwrap(), "{told:#}");
+    assert_eq!(ended.status.code(), Some(1));
+}
+
+#[test]
+fn another_file_system_below_the_root_is_named_and_is_no_failure() {
+    let (w, _disk) = on_disk(20, 20_000, "64MiB");
+    std::fs::create_dir(w.backing().join("mounted")).unwrap();
+    let mounted = w.root().join("mounted");
+    let words: Vec<String> = w.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let script = "mount -t tmpfs none \"$1\" && shift && exec \"$@\"";
+    let stage = w.monarch("stage");
+    let mut inside = Command::new("unshare");
+    inside.args(["-m", "sh", "-c", script, "sh"]).arg(&mounted).arg(stage.get_program()).arg("stage").args(words);
+    inside.envs(stage.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    let ended = Running::new(inside).end();
+    says(&ended, 0, &format!("left out: {} is another file system: give it a --root of its own", mounted.display()));
+}
+
+#[test]
+fn an_interrupted_stage_says_what_stays() {
+    let (w, _disk) = on_disk(200, 200_000, "64MiB");
+    let running = Running::new(command(&w, &["--set", "source.bandwidth_limit=1MiB/s"]));
+    wait_for("some copies", || copies(&w).len() > 10);
+    running.signal(libc::SIGINT);
+    let ended = running.end();
+    assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{ended:?}");
+    assert!(ended.text().contains(" of 200 files, "), "{ended:?}");
+    let kept = "monarch: interrupted; copies in tier0 stay, and the next stage continues there";
+    assert!(ended.errors().contains(kept), "{ended:?}");
+    until_gone(&w);
+    assert!(copies(&w).len() > 10);
+}
+
+#[test]
+fn what_was_copied_counts_of_what_was_asked_alone() {
+    let disk = tempfile::tempdir().unwrap();
+    let plan = World::plan().files(60).size(20_000).args(&["--plain"]).set("source.max_inflight=1");
+    let mut w = plan.tier_dir(disk.path().join("tier")).build();
+    w.keep();
+    // The agent of the other job copies all files meanwhile.
+    let files = regular(w.backing());
+    let one = w.root().join(files[50].strip_prefix(w.backing()).unwrap());
+    let ended = stage(&w, &[one.to_str().unwrap()]);
+    says(&ended, 0, "staged: 1 of 1 files");
+    assert!(ended.text().contains("copied now: 1 files") || ended.text().contains("copied now: 0 files"), "{ended:?}");
 }

@@ -1,8 +1,8 @@
 //! A mapped control block: its tables, its strings, and which root a path starts like.
 
 use super::{
-    CONTROL_MAGIC, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF, STRIPES, SegmentRef,
-    Spelling, Str, Tier,
+    CONTROL_MAGIC, COUNTER_GROUPS, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF,
+    STRIPES, SegmentRef, Spelling, Str, Tier,
 };
 use crate::mem::{Area, Map, common_prefix};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -202,18 +202,25 @@ impl<'a> ControlMap<'a> {
         true
     }
 
-    /// Adds to a counter of the stripe `hint` selects.
+    /// Adds to a counter of a group, in the stripe that `hint` selects.
     #[inline]
-    pub fn count(&self, hint: usize, what: Counter, by: u64) {
-        if let Some(v) = self.ctl.stripes.get(hint % STRIPES).and_then(|s| s.values.get(what as usize)) {
+    pub fn count(&self, group: usize, hint: usize, what: Counter, by: u64) {
+        let stripe = self.ctl.counters.get(group).and_then(|group| group.get(hint % STRIPES));
+        if let Some(v) = stripe.and_then(|s| s.values.get(what as usize)) {
             v.fetch_add(by, Ordering::Relaxed);
         }
     }
 
-    /// Sum of a counter over all stripes.
+    /// Sum of a counter over all groups.
     #[must_use]
     pub fn total(&self, what: Counter) -> u64 {
-        let values = self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize));
+        (0..COUNTER_GROUPS).fold(0, |sum, group| sum.wrapping_add(self.total_of(group, what)))
+    }
+
+    /// Sum of a counter over the stripes of a group.
+    #[must_use]
+    pub fn total_of(&self, group: usize, what: Counter) -> u64 {
+        let values = self.ctl.counters.get(group).into_iter().flatten().filter_map(|s| s.values.get(what as usize));
         values.fold(0u64, |sum, v| sum.wrapping_add(v.load(Ordering::Relaxed)))
     }
 }

@@ -111,15 +111,22 @@ impl Client {
         }
     }
 
-    /// Attaches a job; the path of its control block.
+    /// Attaches a job.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.
-    pub fn attach(&mut self, config: &Config, joining: Joining) -> Result<PathBuf, ClientError> {
-        let (pid, spellings, again) = (std::process::id(), spellings(config), joining.again);
-        let writable = writable::of(joining.holder.unwrap_or(pid), config);
-        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again, writable })? {
-            Reply::Attached { control } => Ok(control),
+    pub fn attach(&mut self, config: &Config, joining: Joining) -> Result<Attached, ClientError> {
+        let pid = std::process::id();
+        let request = Request::Attach {
+            config: Box::new(config.clone()),
+            spellings: spellings(config),
+            pid,
+            again: joining.again,
+            writable: writable::of(joining.holder.unwrap_or(pid), config),
+            counter_group: joining.counter_group,
+        };
+        match self.ask(&request)? {
+            Reply::Attached { control, counter_group } => Ok(Attached { control, counter_group }),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
             Reply::Status(_)
@@ -192,6 +199,17 @@ pub struct Joining {
     pub again: bool,
     /// Process whose descriptors the job inherits; `None`: this one.
     pub holder: Option<u32>,
+    /// [`Attached::counter_group`] at the agent that has gone; 0: none.
+    pub counter_group: usize,
+}
+
+/// A job that an agent serves. Its processes find both in their environment.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Attached {
+    /// The control block: `MONARCH_CTL`.
+    pub control: PathBuf,
+    /// Group of the job's counters in that block, 0 when it has none of its own: `MONARCH_JOB`.
+    pub counter_group: usize,
 }
 
 /// An agent's process that was started.
@@ -200,8 +218,7 @@ pub trait Starting {
     fn ended(&mut self) -> Option<(i32, String)>;
 }
 
-/// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection
-/// and the path of the control block.
+/// Attaches to the agent for `config`, starting one with `spawn` when there is none.
 ///
 /// # Errors
 /// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this
@@ -210,12 +227,12 @@ pub fn attach_or_start<S: Starting>(
     config: &Config,
     joining: Joining,
     mut spawn: impl FnMut() -> io::Result<S>,
-) -> Result<(Client, PathBuf), ClientError> {
+) -> Result<(Client, Attached), ClientError> {
     let start = Instant::now();
     loop {
         let mut client = find_or_start(config, start, &mut spawn)?;
         match client.attach(config, joining) {
-            Ok(control) => return Ok((client, control)),
+            Ok(attached) => return Ok((client, attached)),
             // It was about to end.
             Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),
             Err(e) => return Err(e),

@@ -1,5 +1,6 @@
 //! How an agent ends, and the jobs that it depends on.
 
+use super::counter_groups::CounterGroups;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::Signal;
@@ -25,9 +26,17 @@ pub(super) struct Jobs {
     pub(super) had_any: AtomicBool,
     /// Whether the job that left last said that no other follows.
     pub(super) hurry: AtomicBool,
+    /// Where they count.
+    pub(super) counter_groups: CounterGroups,
 }
 
 impl Jobs {
+    /// None yet; `attached` is their number from now on.
+    pub(super) fn new(attached: Arc<AtomicUsize>) -> Self {
+        let (had_any, hurry) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { attached, had_any, hurry, counter_groups: CounterGroups::default() }
+    }
+
     pub(super) fn attached(&self) -> usize {
         self.attached.load(Ordering::Acquire)
     }

@@ -75,6 +75,12 @@ impl MetricsService {
         })
     }
 
+    /// State of the agent for a job that counts in this group, if it has one.
+    pub(super) fn status_of_job(&self, counter_group: Option<usize>) -> Status {
+        let job_counters = counter_group.map(|group| self.reporter.job_counters(group));
+        Status { job_counters, ..self.agent_status() }
+    }
+
     /// A page of metrics.
     fn page(&self) -> String {
         let (tiering, node) = (self.reporter.tiering(), self.reporter.node());

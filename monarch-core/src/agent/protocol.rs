@@ -5,8 +5,8 @@
 //! short while. Replies carry the snapshots of [`crate::snapshot`].
 
 pub use crate::snapshot::{
-    Ahead, Census, Directory, Epoch, MetricsStatus, NearPurge, Opens, Range, RootStatus, Savings, Status, Tally,
-    TierStatus, Traced, Trouble, Why, percent,
+    Ahead, Census, Directory, Epoch, JobCounters, MetricsStatus, NearPurge, Opens, Range, RootStatus, Savings, Status,
+    Tally, TierStatus, Traced, Trouble, Why, percent,
 };
 
 use crate::cluster::node::{Link, NodeStatus, Said};
@@ -33,6 +33,9 @@ pub enum Request {
         /// Files that it can write from its start.
         #[serde(default)]
         writable: Vec<Writable>,
+        /// Group of its counters at the agent that has gone; 0: none.
+        #[serde(default)]
+        counter_group: usize,
     },
     /// Report the state of the agent.
     Status,
@@ -98,6 +101,9 @@ pub enum Reply {
     Attached {
         /// The control block that the shim maps.
         control: PathBuf,
+        /// Group of the job's counters in that block; 0: the job has none of its own.
+        #[serde(default)]
+        counter_group: usize,
     },
     /// State of the agent.
     Status(Box<Status>),

@@ -4,10 +4,11 @@ use super::parts::Parts;
 use super::roots::Roots;
 use crate::cluster::node::Node;
 use crate::held_dir::HeldDir;
-use crate::snapshot::{MetricsStatus, Status, TierStatus};
+use crate::snapshot::{JobCounters, MetricsStatus, Savings, Status, TierStatus};
 use crate::tier::TierDir;
 use crate::tiering::{Stats, TieringEngine};
 use monarch_abi::control::{ControlMap, Counter};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -72,6 +73,7 @@ impl Reporter {
             roots: self.roots.status(),
             tiers: self.tiering.shared.cx.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
+            job_counters: None,
             agent: figures(&self.tiering.shared.cx.stats)
                 .iter()
                 .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
@@ -79,6 +81,12 @@ impl Reporter {
                 .map(|(n, v)| (n.to_owned(), v))
                 .collect(),
         }
+    }
+
+    /// Counters of the job that counts in this group.
+    pub(super) fn job_counters(&self, group: usize) -> JobCounters {
+        let of = |group| COUNTERS.map(|(name, counter)| (name.to_owned(), self.ctl.total_of(group, counter)));
+        JobCounters { own: BTreeMap::from(of(group)), unassigned_opens: Savings::opens_of(&BTreeMap::from(of(0))) }
     }
 }
 
@@ -157,6 +165,6 @@ pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
 
 /// All counters by name.
 #[must_use]
-pub fn counters(ctl: &ControlMap<'_>) -> std::collections::BTreeMap<String, u64> {
+pub fn counters(ctl: &ControlMap<'_>) -> BTreeMap<String, u64> {
     COUNTERS.into_iter().map(|(n, c)| (n.to_owned(), ctl.total(c))).collect()
 }

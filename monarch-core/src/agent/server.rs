@@ -10,6 +10,7 @@
 //! still the same.
 
 use super::conflict::conflict;
+use super::counter_groups::CounterGroup;
 pub use super::ending::End;
 use super::ending::{Ending, Jobs, received};
 use super::metrics_service::MetricsService;
@@ -101,7 +102,7 @@ impl Agent {
             roots: parts.roots,
             stop: parts.stop,
             own_process,
-            jobs: Jobs { attached, had_any: AtomicBool::new(false), hurry: AtomicBool::new(false) },
+            jobs: Jobs::new(attached),
             ending: Ending::default(),
             node: parts.node,
             metrics: Arc::new(metrics),
@@ -243,8 +244,9 @@ impl Agent {
             return Some(Reply::Error { message: why.to_string() });
         }
         Some(match request {
-            Ok(Request::Attach { config, spellings, pid, again, writable }) => {
-                return self.attach_job(job, config, (spellings, writable), pid, again).await;
+            Ok(Request::Attach { config, spellings, pid, again, writable, counter_group }) => {
+                let former = Former { again, counter_group };
+                return self.attach_job(job, config, (spellings, writable), pid, former).await;
             }
             Ok(Request::Leave) => {
                 if let Some(trace) = job.as_mut().and_then(|job| job.trace.take()) {
@@ -259,7 +261,10 @@ impl Agent {
                 let page = tokio::task::spawn_blocking(move || metrics.page_for(port)).await;
                 Reply::Metrics { page: page.ok().flatten() }
             }
-            Ok(Request::Status) => Reply::Status(Box::new(self.metrics.agent_status())),
+            Ok(Request::Status) => {
+                let group = job.as_ref().and_then(|job| job.counter_group.as_ref()).map(|group| group.number);
+                Reply::Status(Box::new(self.metrics.status_of_job(group)))
+            }
             Ok(Request::Prefetch { ranges }) => {
                 self.reply(move |tiering| Reply::Tally(tiering.queue.work.prefetch_ranges(&ranges))).await
             }
@@ -299,7 +304,7 @@ impl Agent {
         config: Box<Config>,
         (spellings, writable): (Vec<Spelling>, Vec<Writable>),
         pid: u32,
-        again: bool,
+        Former { again, counter_group }: Former,
     ) -> Option<Reply> {
         if !again && self.is_stale() {
             tracing::info!(pid, "a new job after all others have gone; ending for a new agent");
@@ -316,8 +321,10 @@ impl Agent {
                 }
                 self.jobs.hurry.store(false, Ordering::Release);
                 new.roots = Some(roots);
+                new.counter_group = self.jobs.counter_groups.take(counter_group);
+                let counter_group = new.counter_group.as_ref().map_or(0, |group| group.number);
                 *job = Some(new);
-                Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL) }
+                Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL), counter_group }
             }
             Err(message) => Reply::Error { message },
         })
@@ -442,12 +449,22 @@ struct Job {
     roots: Option<Attachment>,
     /// The trace that it asked for.
     trace: Option<u64>,
+    /// Where its processes count; `None` when there are too many jobs.
+    counter_group: Option<CounterGroup>,
+}
+
+/// What an attaching job has had before.
+struct Former {
+    /// Whether it was attached to an agent that has gone.
+    again: bool,
+    /// Group of its counters there; 0: none.
+    counter_group: usize,
 }
 
 impl Job {
     fn new(agent: &Arc<Agent>) -> Self {
         agent.jobs.attached.fetch_add(1, Ordering::AcqRel);
-        Self { agent: agent.clone(), roots: None, trace: None }
+        Self { agent: agent.clone(), roots: None, trace: None, counter_group: None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sentences about snapshots: for the log, the command line and reports.
 
-use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus, percent};
+use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus};
 use std::fmt;
 
 impl RootStatus {
@@ -18,8 +18,10 @@ impl RootStatus {
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.complete { "" } else { " so far" };
-        let local = percent(self.local + self.waited, self.opens);
-        write!(f, "epoch {}{state}: {} opens in {:.1} s, {local} local", self.number, self.opens, self.seconds)?;
+        write!(f, "epoch {}{state}: {} opens in {:.1} s", self.number, self.opens, self.seconds)?;
+        if let Some(share) = self.local_percent() {
+            write!(f, ", {share} local")?;
+        }
         if self.pfs > 0 {
             write!(f, ", {} at the PFS ({})", self.pfs, bytesize::ByteSize(self.pfs_bytes))?;
         }
@@ -89,6 +91,14 @@ mod tests {
         let e = Epoch { number: 3, opens: 10_000, local: 9989, seconds: 1.0, ..Epoch::default() };
         assert_eq!(e.to_string(), "epoch 3 so far: 10000 opens in 1.0 s, 99.8 % local");
         assert_eq!(e.when(true).to_string(), "epoch 3: 10000 opens in 1.0 s, 99.8 % local");
+        // "0.0 % local" was said of files that copies had served in chunks.
+        let chunked = Epoch { local: 0, opens: 6, chunked: 6, ..e };
+        assert_eq!(chunked.to_string(), "epoch 3 so far: 6 opens in 1.0 s, 6 in chunks");
+        assert!(
+            Epoch { local: 3, opens: 9, ..chunked }
+                .to_string()
+                .contains("9 opens in 1.0 s, 100.0 % local, 6 in chunks")
+        );
     }
 
     #[test]

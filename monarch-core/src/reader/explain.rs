@@ -81,6 +81,12 @@ pub enum Verdict {
         #[serde(serialize_with = "crate::shown::serial::path")]
         real: PathBuf,
     },
+    /// A link below a root leads out of all roots.
+    LinkedOutside {
+        /// Where it leads.
+        #[serde(serialize_with = "crate::shown::serial::path")]
+        real: PathBuf,
+    },
     /// The root's path leads to another file system in this process than for the agent.
     OtherMount,
     /// The agent has ended or died.
@@ -171,6 +177,9 @@ impl Verdict {
             Self::OtherSpelling { .. } => {
                 "use the real path; if a link leads there, name it in dataset.aliases (`..` outside of a root is not followed)"
             }
+            Self::LinkedOutside { .. } => {
+                "add the directory that the link leads to with --root; dataset.follow: auto adds small ones on the same file system"
+            }
             Self::OtherMount => "start `monarch run` inside the container, or mount the same directory there",
             Self::NoAgent => "look into the agent's log; `monarch run` starts another agent within a second",
             Self::RootGivenUp => "do not rename the root or mount over it while jobs run; the next job is served again",
@@ -198,6 +207,9 @@ impl fmt::Display for Verdict {
             Self::Outside => "not below any root: read directly",
             Self::OtherSpelling { real } => {
                 return write!(f, "unknown spelling of {}: read from the PFS", real.shown());
+            }
+            Self::LinkedOutside { real } => {
+                return write!(f, "a link leads out of the roots, to {}: read from the PFS", real.shown());
             }
             Self::OtherMount => "other mount: here the root's path leads to another directory than for the agent",
             Self::NoAgent => "the agent is not running: existing copies are served, new ones are not made",
@@ -356,6 +368,9 @@ impl Explainer<'_> {
         match path.canonicalize() {
             Ok(real) if matches!(self.memory.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {
                 Verdict::OtherSpelling { real }
+            }
+            Ok(real) if matches!(self.memory.ctl.match_root(path.as_os_str().as_bytes()), Start::Root(_)) => {
+                Verdict::LinkedOutside { real }
             }
             _ => Verdict::Outside,
         }

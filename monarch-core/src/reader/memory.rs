@@ -24,12 +24,14 @@ pub(super) struct Memory {
     segments: Box<[OnceLock<Option<Segment<'static>>>]>,
     /// Whether this process sees the mounts that the agent sees.
     same_mounts: bool,
+    /// Group in which opens by this reader are counted.
+    pub(super) counter_group: usize,
 }
 
 impl Memory {
     pub(super) fn new(ctl: ControlMap<'static>, dir: HeldDir) -> Self {
         let segments = (0..MAX_SEGMENTS).map(|_| OnceLock::new()).collect();
-        Self { same_mounts: crate::agent::start::same_mounts(&ctl), ctl, dir, segments }
+        Self { same_mounts: crate::agent::start::same_mounts(&ctl), ctl, dir, segments, counter_group: 0 }
     }
 
     /// Returns the real paths of the roots.
@@ -84,7 +86,7 @@ impl Memory {
     }
 
     pub(super) fn count(&self, what: Counter, by: u64) {
-        self.ctl.count(std::process::id() as usize, what, by);
+        self.ctl.count(self.counter_group, std::process::id() as usize, what, by);
     }
 
     pub(super) fn indexed_path(&self, found: &Found<'_>) -> Option<PathBuf> {

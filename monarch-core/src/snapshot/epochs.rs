@@ -1,5 +1,6 @@
 //! Passes over the files of a root, and what was opened in its directories.
 
+use super::percent::percent;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -46,6 +47,14 @@ impl Epoch {
     #[must_use]
     pub fn when(&self, ended: bool) -> Self {
         Self { complete: self.complete || ended, ..*self }
+    }
+
+    /// Returns the share of opens that copies served, in percent. Opens that were served in chunks
+    /// are neither local nor at the PFS, and left out. `None`: all were served in chunks.
+    #[must_use]
+    pub fn local_percent(&self) -> Option<String> {
+        let whole = self.opens.saturating_sub(self.chunked);
+        (whole > 0 || self.opens == 0).then(|| percent(self.local + self.waited, whole))
     }
 
     /// Adds the opens of `more`.

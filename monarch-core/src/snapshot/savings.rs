@@ -35,14 +35,26 @@ pub struct Savings {
 /// Counters of opens that went to the PFS.
 const PFS_REASONS: [&str; 8] = ["absent", "large", "no_room", "refused", "changed", "written", "deadline", "vanished"];
 
+/// Returns the sum of opens that went to the PFS.
+fn opens_at_pfs(counters: &BTreeMap<String, u64>) -> u64 {
+    PFS_REASONS.iter().filter_map(|name| counters.get(*name)).sum()
+}
+
 impl Savings {
+    /// Returns the opens for reading of indexed files among counters of processes.
+    #[must_use]
+    pub fn opens_of(counters: &BTreeMap<String, u64>) -> u64 {
+        let served = ["hits", "waited", "chunked"].iter().filter_map(|name| counters.get(*name)).sum::<u64>();
+        served + opens_at_pfs(counters)
+    }
+
     /// Computes them from counters of processes, counters of the agent, and the agent's opens.
     #[must_use]
     pub fn of(counters: &BTreeMap<String, u64>, agent: &BTreeMap<String, u64>, pfs_opens: &[Opens]) -> Self {
         let get = |name: &str| counters.get(name).copied().unwrap_or(0);
         let of_agent = |name: &str| agent.get(name).copied().unwrap_or(0);
         let missed = get("miss_bytes") + get("chunk_miss_bytes");
-        let to_pfs: u64 = PFS_REASONS.iter().map(|name| get(name)).sum();
+        let to_pfs = opens_at_pfs(counters);
         let by_agent: u64 = pfs_opens.iter().map(|o| o.opens).sum();
         // A report of an earlier version has no `source_bytes`.
         let copied = agent.get("source_bytes").copied().unwrap_or_else(|| of_agent("bytes_copied"));
@@ -50,7 +62,7 @@ impl Savings {
             read_bytes: get("hit_bytes") + get("mapped_bytes") + get("chunk_bytes") + missed,
             uncertain_bytes: of_agent("whole_large_bytes") + get("mapped_bytes"),
             sent_bytes: copied + missed,
-            opens: get("hits") + get("waited") + get("chunked") + to_pfs,
+            opens: Self::opens_of(counters),
             // A large file that is served in chunks is opened at the PFS, too.
             pfs_opens: to_pfs + get("chunked") + by_agent,
             unknown_opens: get("unknown") + get("other_mount"),
@@ -65,13 +77,6 @@ impl Savings {
         let sizes = sizes(self.sent_bytes, up_to, self.read_bytes);
         format!("the PFS sent {sizes} read ({up_to}{})", percent_less(self.sent_bytes, self.read_bytes))
     }
-}
-
-/// Formats `part` of `of` in percent, rounded down to a tenth.
-#[must_use]
-pub fn percent(part: u64, of: u64) -> String {
-    let tenths = (1000 * u128::from(part)).checked_div(u128::from(of)).unwrap_or(0);
-    format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
 /// Formats how much less than `of` is `part`, rounded down to whole percent; or how much more,
@@ -130,6 +135,7 @@ fn grouped(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::percent;
 
     fn map(of: &[(&str, u64)]) -> BTreeMap<String, u64> {
         of.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// State of an agent. The fields are those of one JSON object, which programs of users read: so
 /// they stay flat.
 ///
-/// Fields: 17, one per key of the object.
+/// Fields: 18, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the agent.
@@ -51,8 +51,20 @@ pub struct Status {
     pub tiers: Vec<TierStatus>,
     /// Counters of all processes since the control block was made, by name.
     pub counters: BTreeMap<String, u64>,
+    /// Counters of the job that asks; `None` when no job asks, or it has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_counters: Option<JobCounters>,
     /// Counters of this agent since it started, by name.
     pub agent: BTreeMap<String, u64>,
+}
+
+/// Counters of a job, beside others that share its agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCounters {
+    /// Counters of its processes, and of earlier jobs that counted in the same place, by name.
+    pub own: BTreeMap<String, u64>,
+    /// Opens below the roots by processes whose job is not known.
+    pub unassigned_opens: u64,
 }
 
 /// Opens at the PFS, by how long they took.

@@ -4,8 +4,8 @@ use crate::once::Once;
 use crate::process::process;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
-use monarch_abi::control::ControlMap;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use monarch_abi::control::{COUNTER_GROUPS, ControlMap};
 
 /// 0 before the constructor, then one of these, for good.
 pub(super) static BOOTED: AtomicU32 = AtomicU32::new(0);
@@ -19,6 +19,9 @@ pub(super) const ON: u32 = 2;
 /// The process may read other files than the agent, or is switched off: it reads the PFS, but its
 /// changes count.
 pub(super) const OTHER_RIGHTS: u32 = 3;
+
+/// Group of the counters of this process's job.
+pub(super) static COUNTER_GROUP: AtomicUsize = AtomicUsize::new(0);
 
 static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
@@ -37,6 +40,16 @@ pub(super) unsafe fn control() -> Option<&'static ControlMap<'static>> {
 pub(crate) fn set_control(control: ControlMap<'static>) {
     // SAFETY: no thread reads before the gate opens.
     unsafe { (*CONTROL.0.get()).write(control) };
+}
+
+/// By the constructor: the value of `MONARCH_JOB`, the group of the job's counters. Anything else
+/// than a number stands for group 0.
+pub(crate) fn set_counter_group(text: &[u8]) {
+    let digit = |sum: Option<usize>, c: &u8| {
+        sum?.checked_mul(10)?.checked_add(usize::from(c.checked_sub(b'0').filter(|d| *d < 10)?))
+    };
+    let group = text.iter().fold(Some(0), digit).filter(|group| *group < COUNTER_GROUPS);
+    COUNTER_GROUP.store(group.unwrap_or(0), Ordering::Relaxed);
 }
 
 /// By the constructor: [`WITHOUT`], [`MAPPED`] or [`FOREIGN`].

@@ -90,6 +90,9 @@ impl TierDir {
             NoTierFs::Exposed(source) => {
                 TierError::Exposed { name: name.to_owned(), path: configured.to_owned(), source }
             }
+            NoTierFs::NoParent(missing) => {
+                TierError::NoParent { name: name.to_owned(), path: configured.to_owned(), missing }
+            }
             NoTierFs::Io(what, e) => fail(what)(e),
         })?;
         let path = fs.path().to_owned();

@@ -18,6 +18,16 @@ pub enum TierError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A directory above it is missing.
+    #[error("tier {name} ({path}): {missing} does not exist; create it, or correct the path of the tier")]
+    NoParent {
+        /// Name of the tier.
+        name: String,
+        /// The configured path.
+        path: PathBuf,
+        /// The first directory that is missing.
+        missing: PathBuf,
+    },
     /// Another agent holds it.
     #[error(
         "tier {name} ({path}) is in use by another Monarch agent ({holder}); stop it with `monarch stop` or use another directory"

@@ -9,7 +9,7 @@ use monarch_config::trusted::{Exposed, WalkError};
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The type of tmpfs, as `statfs` gives it.
@@ -30,6 +30,8 @@ pub(super) struct TierFs(HeldDir);
 pub(super) enum NoTierFs {
     /// What was tried, and what the kernel said.
     Io(&'static str, Errno),
+    /// This directory, in which it is to lie, is missing.
+    NoParent(PathBuf),
     /// Another user can put another directory in its place.
     Exposed(Exposed),
     /// Other users have all candidate names.
@@ -43,11 +45,17 @@ impl Deref for TierFs {
     }
 }
 
+/// Returns the first directory on the way to a path that does not exist.
+fn first_missing(path: &Path) -> PathBuf {
+    path.ancestors().take_while(|dir| !dir.exists()).last().unwrap_or(path).to_owned()
+}
+
 impl TierFs {
     /// Makes, or opens, the private directory in `base`.
     pub(super) fn make(base: &Path) -> Result<Self, NoTierFs> {
         let base = HeldDir::make(base).map_err(|e| match e {
             WalkError::Exposed(e) => NoTierFs::Exposed(e),
+            WalkError::Io(Errno::NOENT) => NoTierFs::NoParent(first_missing(base)),
             WalkError::Io(e) => NoTierFs::Io("create it", e),
         })?;
         let private = private_dir::open(&Arc::new(base), "monarch").map_err(|e| match e {

@@ -110,6 +110,7 @@ impl Adoption<'_> {
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
         let mut live = self.tiering.queue.lanes.live(root, segment, source, fresh);
+        live.prefetched = self.list.lock().get(root).is_none_or(RootState::is_prefetched);
         self.shared.join_adopted(&mut live);
         self.shared.note_sums(&live);
         self.tiering.add_segment(at, &live);

@@ -44,6 +44,11 @@ impl RootState {
         Self { path, state, progress, segment: None, config, checks, jobs: 0, used: false, retry: None, warned: None }
     }
 
+    /// Whether its files are prefetched: it is more than a directory that links lead to.
+    pub(super) fn is_prefetched(&self) -> bool {
+        !self.config.dataset.roots.iter().any(|root| root.real_path == self.path && root.only_on_demand)
+    }
+
     /// Begins again; a scan under way counts no more.
     pub(super) fn scan_again(&mut self, config: &Arc<Config>) {
         self.progress.cancel.store(true, Ordering::Relaxed);

@@ -117,6 +117,7 @@ impl SegmentMaker {
         let segment = made.segment;
         let mut live = self.tiering.queue.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
+        live.prefetched = self.list.lock().get(scan.root).is_none_or(RootState::is_prefetched);
         self.shared.join(&live.segment);
         pre_index_changes::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {

@@ -376,7 +376,8 @@ impl AccessTracker {
             roots: self.cx.ctl.roots().iter().map(root).collect(),
         };
         let writer = TraceWriter::behind(path, file, &header)?;
-        Ok(lock(&self.reading).trace.begin(path, writer))
+        let begun = Duration::from_millis(crate::sys::coarse_ms());
+        Ok(lock(&self.reading).trace.begin(path, writer, begun))
     }
 
     /// Ends a trace. Returns its totals.

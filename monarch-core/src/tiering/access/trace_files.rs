@@ -9,12 +9,15 @@ use crate::tiering::core::segments::LiveSegment;
 use crate::trace::{TraceError, TraceWriter};
 use monarch_policies::{Access, FileKey};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// One trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
     id: u64,
     path: PathBuf,
+    /// When it was begun, on the clock of the accesses.
+    begun: Duration,
     writer: Option<TraceWriter>,
     totals: Traced,
 }
@@ -59,11 +62,12 @@ impl Trace {
 }
 
 impl Traces {
-    /// Adds a trace, which messages call `path`. Returns its number.
-    pub(crate) fn begin(&mut self, path: &Path, writer: TraceWriter) -> u64 {
+    /// Adds a trace, which messages call `path`, that begins at `begun`, a time of the accesses'
+    /// clock. Returns its number.
+    pub(crate) fn begin(&mut self, path: &Path, writer: TraceWriter, begun: Duration) -> u64 {
         self.count += 1;
         let (id, path) = (self.count, path.to_owned());
-        self.open.push(Trace { id, path, writer: Some(writer), totals: Traced::default() });
+        self.open.push(Trace { id, path, begun, writer: Some(writer), totals: Traced::default() });
         id
     }
 
@@ -90,6 +94,7 @@ impl Traces {
         let access = Access { file: FileKey((live.root as u64) << 32 | u64::from(id)), ..*access };
         for trace in &mut self.open {
             trace.totals.opens += 1;
+            let access = Access { at: access.at.saturating_sub(trace.begun), ..access };
             trace.write(|w| w.add(&access, || rel(live, id)));
         }
     }

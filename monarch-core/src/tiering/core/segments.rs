@@ -22,6 +22,8 @@ pub struct LiveSegment {
     pub fresh: bool,
     /// The parts of an identity that are the same on all nodes.
     pub portable: IdentityScope,
+    /// Whether its files are prefetched, where the configuration has files prefetched.
+    pub prefetched: bool,
     pub(crate) root: usize,
     pub(crate) mount: Arc<Mount>,
 }

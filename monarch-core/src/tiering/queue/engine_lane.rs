@@ -104,6 +104,6 @@ impl EngineLanes {
     ) -> LiveSegment {
         let device = self.cx.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
         let mount = self.engine_trials.of(device, &*source, self.cx.options.direct == Direct::Yes);
-        LiveSegment { segment, source, fresh, portable: IdentityScope::default(), root, mount }
+        LiveSegment { segment, source, fresh, portable: IdentityScope::default(), prefetched: true, root, mount }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Lines {
     pub(crate) asked: VecDeque<Range>,
     /// By segment: the next id to be prefetched.
     pub(crate) cursors: Vec<u32>,
+    /// By segment: whether it is prefetched at all.
+    pub(crate) prefetched: Vec<bool>,
     /// The segment whose cursor moves.
     pub(crate) segment: usize,
 }
@@ -40,7 +42,9 @@ impl Lines {
     pub(crate) fn begin(&mut self, number: usize, prefetch: bool) {
         if self.cursors.len() <= number {
             self.cursors.resize(number + 1, u32::MAX);
+            self.prefetched.resize(number + 1, false);
         }
+        self.prefetched[number] = prefetch;
         self.cursors[number] = if prefetch { 0 } else { u32::MAX };
         self.segment = self.segment.min(number);
     }
@@ -65,9 +69,11 @@ impl Lines {
         (self.demands.len(), self.remote.len(), self.retries.len())
     }
 
-    /// Walks all segments again; files that are not Absent are skipped.
+    /// Walks all segments again that are prefetched; files that are not Absent are skipped.
     pub(crate) fn begin_all(&mut self) {
-        self.cursors.fill(0);
+        for (cursor, _) in self.cursors.iter_mut().zip(&self.prefetched).filter(|(_, prefetched)| **prefetched) {
+            *cursor = 0;
+        }
         self.segment = 0;
     }
 }
