@@ -7,6 +7,7 @@ use crate::say;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::runtime_dir;
 use monarch_core::config::Places;
+use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,29 @@ pub(crate) struct Answers<T> {
     pub(crate) given: Vec<T>,
     /// Runtime directories of agents that are alive and did not answer.
     pub(crate) missing: Vec<PathBuf>,
+    /// Whether an agent has refused, as a warning has said.
+    refused: bool,
 }
+
+impl<T> Answers<T> {
+    /// Whether no agent is running.
+    pub(crate) const fn is_none(&self) -> bool {
+        self.given.is_empty() && self.all_answered()
+    }
+
+    /// Whether each agent has done what it was asked for.
+    pub(crate) const fn all_answered(&self) -> bool {
+        self.missing.is_empty() && !self.refused
+    }
+}
+
+/// How long an agent that is ending is waited for.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What commands say that find no agent.
+pub(crate) const NO_AGENT: &str = "no agent of yours is running on this node";
 
 /// Asks all agents and waits for `patience` at most. Returns their answers, and the directories
 /// that the configuration names.
@@ -32,23 +55,52 @@ pub(crate) fn ask<T: Send + 'static>(
     question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<(Answers<T>, Places), ExitCode> {
     let places = config.places()?;
-    let dirs = directories(&places);
+    let dirs = directories(config, &places);
     let (send, receive) = channel();
     for (at, dir) in dirs.iter().cloned().enumerate() {
         let (send, question) = (send.clone(), question.clone());
         // A connect may hang as well.
-        let work = move || send.send((at, Client::connect(&dir).and_then(|mut c| question(&mut c)).ok()));
+        let work = move || send.send((at, Client::connect(&dir).and_then(|mut c| question(&mut c))));
         let _ = std::thread::Builder::new().spawn(work);
     }
     drop(send);
     let deadline = Instant::now() + patience;
-    let mut answers: Vec<Option<T>> = dirs.iter().map(|_| None).collect();
+    let (mut answers, mut refused) = (dirs.iter().map(|_| None).collect::<Vec<Option<T>>>(), vec![false; dirs.len()]);
     while let Ok((at, answer)) = receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        answers[at] = answer;
+        match answer {
+            Ok(answer) => answers[at] = Some(answer),
+            // The agent's own words; all other kinds are those of a connection.
+            Err(e) if e.kind() == io::ErrorKind::Other => {
+                say::warn(format_args!("{e}"));
+                refused[at] = true;
+            }
+            Err(_) => {}
+        }
     }
-    let silent = |(dir, answer): (&PathBuf, &Option<T>)| (answer.is_none() && agent_alive(dir)).then(|| dir.clone());
-    let missing = dirs.iter().zip(&answers).filter_map(silent).collect();
-    Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
+    let is_silent = |at: &usize| answers[*at].is_none() && !refused[*at] && !has_ended_soon(&dirs[*at]);
+    let missing = (0..dirs.len()).filter(is_silent).map(|at| dirs[at].clone()).collect();
+    let refused = refused.contains(&true);
+    Ok((Answers { given: answers.into_iter().flatten().collect(), missing, refused }, places))
+}
+
+/// Whether no agent lives in a runtime directory. An agent that is ending, and one that is
+/// starting, holds its lock without a socket: it is waited for.
+fn has_ended_soon(dir: &Path) -> bool {
+    let start = Instant::now();
+    while agent_alive(dir) {
+        if Client::connect(dir).is_ok() || start.elapsed() > END_TIMEOUT {
+            return false;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    true
+}
+
+/// Warns about each agent that does not answer.
+pub(crate) fn warn_of_silent(missing: &[PathBuf]) {
+    for dir in missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
+    }
 }
 
 /// [`ask`] for commands that need an answer: warns about each agent that does not answer.
@@ -61,19 +113,38 @@ pub(crate) fn need<T: Send + 'static>(
     question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<Answers<T>, ExitCode> {
     let (answers, _) = ask(config, patience, question)?;
-    for dir in &answers.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
-    }
-    if answers.given.is_empty() && answers.missing.is_empty() {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+    warn_of_silent(&answers.missing);
+    if answers.is_none() {
+        say::err(format_args!("monarch: {NO_AGENT}; an agent ends 3 s after its last job\n"));
         return Err(ExitCode::from(EX_NO_AGENT));
     }
     Ok(answers)
 }
 
-/// The runtime directories of all agents of this user, including agents that died under a job.
-pub(crate) fn directories(places: &Places) -> Vec<PathBuf> {
-    runtime_dir::all(&bases(places))
+/// The runtime directories of the agents of this user, including agents that died under a job: of
+/// all of them, or of those that hold a tier of `--tier` and serve a root of `--root`.
+pub(crate) fn directories(config: &ConfigArgs, places: &Places) -> Vec<PathBuf> {
+    let mut dirs = runtime_dir::all(&bases(places));
+    if config.tier.is_empty() && config.root.is_empty() {
+        return dirs;
+    }
+    let tiers: Vec<PathBuf> = places.tiers.iter().map(|t| real(&t.path)).collect();
+    let roots: Vec<PathBuf> = config.root.iter().map(|root| real(root)).collect();
+    dirs.retain(|dir| {
+        let Ok(reader) = Reader::open(&dir.join(runtime_dir::CONTROL)) else { return false };
+        // A tier's own directory lies in the configured directory.
+        let held = reader.tiers();
+        let holds = |dir: &PathBuf| held.iter().any(|t| t == dir || t.parent() == Some(dir));
+        let served = reader.roots();
+        (config.tier.is_empty() || tiers.iter().any(holds))
+            && (roots.is_empty() || roots.iter().any(|root| served.contains(root)))
+    });
+    dirs
+}
+
+/// The path with links followed, if it exists.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// Where runtime directories may be.

@@ -134,7 +134,8 @@ impl ConfigArgs {
         };
         Overrides {
             roots: self.root.iter().map(|p| typed(p)).collect(),
-            tiers: self.tier.iter().map(|t| text(t)).collect(),
+            // Without a path, an empty one: not the working directory.
+            tiers: self.tier.iter().map(|t| if t.starts_with(':') { t.clone() } else { text(t) }).collect(),
             set: self.set.iter().map(set).collect(),
         }
     }

@@ -6,6 +6,7 @@ use crate::commands::{
 };
 use crate::exit_code::EX_USAGE;
 use crate::say;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -151,11 +152,32 @@ enum Command {
     Agent(agent::AgentArgs),
 }
 
+/// Most typing mistakes in the name of a command for which that command is suggested.
+const MAX_MISTAKES: usize = 2;
+
+/// Suggests a command whose name has its letters in another order: clap compares how names begin.
+fn suggest(e: &mut clap::Error) {
+    if e.kind() != ErrorKind::InvalidSubcommand || e.get(ContextKind::SuggestedSubcommand).is_some() {
+        return;
+    }
+    let Some(ContextValue::String(typed)) = e.get(ContextKind::InvalidSubcommand) else { return };
+    let command = Cli::command();
+    let names = command.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name);
+    let mistakes = |name: &&str| strsim::osa_distance(typed, name);
+    let Some(near) = names.min_by_key(mistakes).filter(|name| mistakes(name) <= MAX_MISTAKES.min(typed.len() / 2))
+    else {
+        return;
+    };
+    let near = near.to_owned();
+    e.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near]));
+}
+
 /// Parses the command line and runs the command. Returns its exit code.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(std::env::args_os().collect::<Vec<OsString>>()) {
         Ok(cli) => cli,
-        Err(e) => {
+        Err(mut e) => {
+            suggest(&mut e);
             let _ = e.print();
             return if e.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS };
         }

@@ -163,8 +163,9 @@ fn report_savings(service: &mut Service, ending: &Ending<'_>) {
         }
         return;
     };
-    let report =
+    let mut report =
         report::between(&service.before, after, ending.took, ending.command, (true, preload::obstacle(ending.command)));
+    report.roots = service.real_roots().iter().map(|root| root.to_string_lossy().into_owned()).collect();
     if let Some(path) = ending.report
         && let Err(e) = output::write_whole(path, &report::document(&report, path))
     {
@@ -176,19 +177,24 @@ fn report_savings(service: &mut Service, ending: &Ending<'_>) {
     {
         say::warn(format_args!("no line is appended to {} (run.accounting): {e}", path.shown()));
     }
-    if !ending.quiet && speaks {
-        say::err(format_args!("{}", report::text(&report)));
+    if speaks {
+        let text = if ending.quiet { report::failures(&report) } else { report::text(&report) };
+        say::err(format_args!("{text}"));
     }
 }
 
 /// Warns before the job when its report cannot be written: after hours it would be too late.
 pub(crate) fn check_report(path: &Path) {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if let Err(e) = rustix::fs::access(above, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
-        say::warn(format_args!(
-            "the report {} will not be written: {}: {e}; the job runs, and its figures go to standard error only",
-            path.shown(),
-            above.shown()
-        ));
-    }
+    let access = rustix::fs::access(above, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    let (cause, why) = match access {
+        Err(e) => (above, e.to_string()),
+        Ok(()) if path.is_dir() => (path, "a directory".to_owned()),
+        Ok(()) => return,
+    };
+    say::warn(format_args!(
+        "the report {} will not be written: {}: {why}; the job runs, and its figures go to standard error only",
+        path.shown(),
+        cause.shown()
+    ));
 }

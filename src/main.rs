@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod exit_code;
 mod job;
+mod kept;
 mod nodes;
 mod progress;
 mod report;

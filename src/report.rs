@@ -14,7 +14,7 @@ mod lines;
 mod page;
 mod summary;
 
-pub(crate) use lines::{advice_lines, text};
+pub(crate) use lines::{advice_lines, failures, text};
 pub(crate) use summary::Report;
 
 use monarch_core::agent::protocol::Status;

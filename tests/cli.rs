@@ -189,6 +189,15 @@ fn wrong_usage_is_exit_code_2_and_a_message() {
     p.monarch(["run"]).failed(2, &["COMMAND", "Usage: monarch run"]);
     p.monarch(["run", "--root"]).failed(2, &["--root"]);
     p.monarch(["run", "--rooot", "x", "--", "true"]).failed(2, &["--rooot", "--root"]);
+    for (mistyped, meant) in [("rnu", "'run'"), ("stauts", "'status'"), ("exlpain", "'explain'"), ("evcit", "'evict'")]
+    {
+        p.monarch([mistyped]).failed(2, &[mistyped, meant]);
+    }
+    p.monarch(["run", "--root", "root", "--set", "dataset=x", "--", "true"]).failed(2, &["SECTION.KEY=VALUE"]);
+    p.monarch(["run", "--set", "dataset.roots=root", "--", "true"]).failed(2, &["with --set, `KEY=[a, b]`"]);
+    for views in ["/proc/self", "/sys", "/dev"] {
+        p.monarch(["run", "--root", views, "--", "true"]).failed(2, &["the kernel makes", "help"]);
+    }
     p.monarch(["run", "--set", "no-equals-sign", "--", "true"]).failed(2, &["KEY=VALUE"]);
     p.monarch(["config"]).failed(2, &["show", "check"]);
     p.monarch(["index", "build", "root"]).failed(2, &["--output"]);
@@ -293,8 +302,8 @@ fn status_and_stop_take_a_configuration() {
     p.monarch(["status", "--config", &path(&p.at("no.yaml"))]).failed(2, &["no.yaml"]);
     p.monarch(["stop", "--set", "runtime_dir=relative"]).failed(4, &["no agent"]);
     p.monarch(["stop", "--set", "runtime_dir=[1]"]).failed(2, &["runtime_dir"]);
-    // Without an agent the named tiers are purged.
-    p.monarch(["stop", "--purge", "--config", &file]).fine(&["purged ", "tier"]);
+    // A directory in which no agent has made a tier is not touched, and nothing is said to be gone.
+    p.monarch(["stop", "--purge", "--config", &file]).failed(4, &["no agent"]);
     std::fs::remove_dir(p.at("tier")).expect("an empty directory");
     p.monarch(["stop", "--purge", "--config", &file]).failed(4, &["no agent"]);
     // A tier in use is not touched.
@@ -400,14 +409,20 @@ fn paths_on_the_command_line_mean_what_they_mean_to_the_shell() {
     shown.fine(&[&path(&p.at("saved.idx"))]);
 }
 
+/// Whether a directory entry is called after a size.
+fn is_of_a_size(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
+    entry.as_ref().expect("entry").file_name().to_string_lossy().contains(':')
+}
+
 #[test]
 fn a_tiers_size_that_is_none_is_a_mistake_and_no_directory() {
     let p = Place::new();
-    for wrong in ["12blah", "50%", "", "400"] {
+    for wrong in ["12blah", "50%", "", "400", "-1GiB", "-5"] {
         let tier = format!("{}:{wrong}", path(&p.at("tier")));
         p.monarch(["config", "check", "--root", "root", "--tier", &tier]).failed(2, &["capacity", "help"]);
     }
-    assert!(!p.at("tier:12blah").exists());
+    p.monarch(["config", "check", "--root", "root", "--tier", ":1GiB"]).failed(2, &["--tier", "the path is empty"]);
+    assert_eq!(std::fs::read_dir(p.dir.path()).expect("list").filter(is_of_a_size).count(), 0);
 }
 
 #[test]
@@ -424,7 +439,7 @@ fn copies_of_a_job_without_a_tier_are_purged_without_naming_one() {
     std::fs::create_dir_all(own.join("copies/00")).expect("mkdir");
     std::fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("chmod");
     let said = aside(&["stop", "--purge"]);
-    assert!(said.code == Some(0) && said.out.contains("purged"), "{said:#?}");
+    assert!(said.code == Some(0) && said.out.contains("removed "), "{said:#?}");
     assert!(!own.exists(), "{said:#?}");
 }
 

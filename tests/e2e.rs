@@ -44,6 +44,8 @@ mod guest;
 mod headline;
 #[path = "e2e/hierarchy.rs"]
 mod hierarchy;
+#[path = "e2e/kept.rs"]
+mod kept;
 #[path = "e2e/links_out.rs"]
 mod links_out;
 #[path = "e2e/locks.rs"]

@@ -66,9 +66,10 @@ fn tier(text: &str) -> Value {
 }
 
 /// A size, or what was meant as one: better an error about it than a directory called `x:400`,
-/// `x:12blah` or `x:`.
+/// `x:12blah`, `x:-1GiB` or `x:`.
 fn looks_like_size(text: &str) -> bool {
-    let begins_so = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('/');
+    let number = text.trim_start().trim_start_matches(['-', '+', '.']);
+    let begins_so = number.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('/');
     text.is_empty() || begins_so || units::size(text).is_ok() || (text.ends_with("/s") && units::rate(text).is_ok())
 }
 

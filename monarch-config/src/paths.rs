@@ -14,6 +14,9 @@ pub(super) fn clean(cx: &Context<'_>, kind: ErrorKind, key: &Key, path: &Path) -
         let remedy = "write the path out; or give it on the command line, where the shell fills it in";
         return Err(cx.error(kind, key, format!("{shown}: variables and ~ are not filled in here"), remedy));
     }
+    if path.as_os_str().is_empty() {
+        return Err(cx.error(kind, key, "the path is empty", "write the path from the top, beginning with /"));
+    }
     if !path.is_absolute() {
         let message = format!("`{shown}` is a relative path, and processes have different working directories");
         return Err(cx.error(kind, key, message, "write the path from the top, beginning with /"));

@@ -59,6 +59,9 @@ fn allowed(cx: &mut Context<'_>, list: &Key, roots: Vec<Root>) -> Result<Vec<Roo
     Ok(left)
 }
 
+/// Directories whose files are made by the kernel as they are read.
+const KERNEL_VIEWS: [&str; 3] = ["/proc", "/sys", "/dev"];
+
 fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), ConfigError> {
     let (key, given, aliases) = match raw {
         RawRoot::Path(path) => (key.clone(), path, [].as_slice()),
@@ -71,6 +74,13 @@ fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), C
             "{} is the top of the file tree; every file of the node would be taken for the data set",
             path.display()
         );
+        return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
+    }
+    if let Some(kernel) = KERNEL_VIEWS.iter().find(|view| real_path.starts_with(view))
+        && !real_path.starts_with("/dev/shm")
+    {
+        let message =
+            format!("{} is below {kernel}, whose files the kernel makes as they are read: no data set", path.display());
         return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
     }
     let aliases = aliases_of(cx, &key, &path, &meta, aliases)?;

@@ -82,11 +82,14 @@ fn mistyped(found: &str, expected: &str) -> Wrong {
         other => other.split_once(' ').map_or(other, |(_, value)| value),
     };
     let (expected, remedy) = match expected {
-        "a sequence" => ("a list", "write a list: `[a, b]`, or one `- a` per line"),
+        "a sequence" => ("a list", "write a list: `[a, b]`, or one `- a` per line; with --set, `KEY=[a, b]`"),
         "a single value" => (expected, "write one value after the colon"),
         "nodes" => ("a list of nodes", "write a list: `[node1, node2]`, or a text: \"node[01-08]\""),
         "a path, or a path with aliases" => (expected, "write `- /path`, or `- { path: /path, aliases: [/other] }`"),
-        _ => ("a section", "write the keys of the section below it, indented, as `key: value`"),
+        _ => (
+            "a section",
+            "write the keys of the section below it, indented, as `key: value`; with --set, write `SECTION.KEY=VALUE`",
+        ),
     };
     wrong(format!("{expected} belongs here, and this is {found}"), remedy)
 }

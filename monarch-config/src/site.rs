@@ -64,7 +64,7 @@ impl Site {
         }
         let what = if rest.as_os_str().is_empty() { "write to" } else { "make the directory in" };
         Err(unfit(
-            format!("you may not {what} {}", base.display()),
+            format!("the tier {}: you may not {what} {}", path.display(), base.display()),
             "choose a directory of yours, or have this one given to you",
         ))
     }

@@ -37,6 +37,7 @@
 //! | [`metrics`] | what the agent tells monitoring systems |
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
+//! | [`kept`] | copies that jobs have left, for commands that find no agent |
 //! | [`snapshot`] | plain accounts of an agent at one moment |
 //! | [`index`], [`tier`], [`engine`], [`trace`], [`shm`] | storage: `monarch-storage` |
 //! | [`held_dir`], [`private_dir`], [`shown`], [`sys`] | directories, names in text for people, system calls: `monarch-storage` |
@@ -47,6 +48,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 pub mod agent;
+pub mod kept;
 pub mod metrics;
 pub mod reader;
 pub mod session;

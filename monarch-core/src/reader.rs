@@ -129,6 +129,12 @@ impl Reader {
         self.memory.roots()
     }
 
+    /// Returns the directories of the tiers: those that hold `copies`.
+    #[must_use]
+    pub fn tiers(&self) -> Vec<PathBuf> {
+        self.memory.tiers()
+    }
+
     /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has
     /// no answer, and changes nothing.
     #[must_use]

@@ -6,7 +6,7 @@
 //! | [`work`] | the entries that a request names, and the files that it reached |
 //! | [`residency`] | files by what has become of their copies |
 //! | [`epochs`] | passes over the files of a root |
-//! | [`percent`] | shares in percent |
+//! | [`mod@percent`] | shares in percent |
 //! | [`prefetch`] | whether prefetching runs |
 //! | [`savings`] | what a job read, and what the PFS sent for it |
 //! | [`status`] | an agent, its roots and tiers |

@@ -7,6 +7,7 @@
 
 mod ages;
 mod build;
+mod files;
 mod released;
 mod sample;
 mod saved;
@@ -17,6 +18,7 @@ mod verify;
 
 pub use ages::{Ages, Near};
 pub use build::{Built, build, now_ns};
+pub use files::each_file;
 pub use released::Released;
 pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};

@@ -5,6 +5,7 @@
 //!     lock                             held by the agent (flock), one agent per tier; its process id
 //!     seed                             seed of the path hashes, so that names survive a restart
 //!     log                              checksums of the copies, and which of them have reached the disk
+//!     roots, agent.log                 for commands without an agent: roots of the copies, end of the last log
 //!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start
@@ -30,6 +31,7 @@ mod log_record;
 mod log_rewrite;
 mod lz4_format;
 mod names;
+mod notes;
 mod packed_copies;
 mod packed_writer;
 mod part;
@@ -52,6 +54,7 @@ pub use log_reader::{Logged, read_log};
 pub use lz4_format::PackedFile;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
+pub use notes::{LAST_LOG, MAX_LOG_BYTES, ServedRoot};
 pub use packed_copies::{PackedCopies, PackedUsage};
 pub use packed_writer::PackedWriter;
 pub use part::{PartCopies, PartCopy, PartWriter};

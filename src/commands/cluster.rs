@@ -39,7 +39,10 @@ pub(crate) fn main(command: &ClusterCommand) -> Result<ExitCode> {
     let ClusterCommand::Check(args) = command;
     let question = |client: &mut Client| nodes::ask(client, true);
     let (views, silent) = match agents::need(&args.config, nodes::ANSWER_TIMEOUT, question) {
-        Ok(answers) => (answers.given, !answers.missing.is_empty()),
+        Ok(answers) => {
+            let silent = !answers.all_answered();
+            (answers.given, silent)
+        }
         Err(code) => return Ok(code),
     };
     let checks: Vec<Vec<Said<Vec<Link>>>> = views

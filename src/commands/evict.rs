@@ -1,16 +1,19 @@
-//! `monarch evict`: drops copies of files that are no longer needed on this node.
+//! `monarch evict`: drops copies of files that are no longer needed on this node, with and without
+//! an agent.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO;
-use crate::{agents, say};
+use crate::{agents, kept, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::{Client, ClientError};
 use monarch_core::agent::protocol::{Range, Request, Tally};
 use monarch_core::agent::runtime_dir;
+use monarch_core::kept::KeptTier;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
+use monarch_core::tier::Lying;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,27 +48,71 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
     let all = args.all;
     let paths: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
     let asked = paths.clone();
-    let agents = match agents::need(&args.config, ANSWER_TIMEOUT, move |client| evict(client, &asked, all)) {
-        Ok(asked) => asked,
+    let agents = match agents::ask(&args.config, ANSWER_TIMEOUT, move |client| evict(client, &asked, all)) {
+        Ok((agents, _)) if agents.is_none() => return without_agent(args),
+        Ok((agents, _)) => agents,
         Err(code) => return Ok(code),
     };
+    agents::warn_of_silent(&agents.missing);
     let sum = |of: fn(&Tally) -> u64| agents.given.iter().map(|d| of(&d.tally)).sum::<u64>();
     let (files, bytes) = (sum(|t| t.files), sum(|t| t.bytes));
-    if args.json {
-        say::out(format_args!("{}\n", serde_json::to_string(&Tally { files, bytes })?))?;
-    } else {
-        say::out(format_args!("copies evicted: {files}, {}\n", ByteSize(bytes)))?;
-    }
+    tell(args, &Tally { files, bytes })?;
     let is_unknown = |n: &usize| !agents.given.iter().any(|d| d.known.contains(n));
     let unknown: Vec<usize> = (0..paths.len()).filter(is_unknown).collect();
     for path in unknown.iter().filter_map(|&n| paths.get(n)) {
         say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.shown()));
     }
-    Ok(match (unknown.is_empty(), agents.missing.is_empty()) {
+    Ok(match (unknown.is_empty(), agents.all_answered()) {
         (_, false) => ExitCode::FAILURE,
         (false, _) => ExitCode::from(EX_NO),
         _ => ExitCode::SUCCESS,
     })
+}
+
+fn tell(args: &EvictArgs, dropped: &Tally) -> Result<()> {
+    if args.json {
+        say::out(format_args!("{}\n", serde_json::to_string(dropped)?))?;
+    } else {
+        say::out(format_args!("copies evicted: {}, {}\n", dropped.files, ByteSize(dropped.bytes)))?;
+    }
+    Ok(())
+}
+
+/// Drops copies that jobs have left.
+fn without_agent(args: &EvictArgs) -> Result<ExitCode> {
+    let (limits, copies) = match args.config.limits().and_then(|limits| Ok((limits, kept::need(&args.config)?))) {
+        Ok(both) => both,
+        Err(code) => return Ok(code),
+    };
+    let mut good = true;
+    let mut wanted: Vec<Vec<Lying>> = copies.tiers.iter().map(|_| Vec::new()).collect();
+    if args.all {
+        wanted = copies.tiers.iter().map(KeptTier::names).collect();
+    }
+    for path in &args.paths {
+        let found = kept::each_file(&copies, path, &limits, |file| {
+            if let Some(copy) = file.copy
+                && let Some(of_tier) = wanted.get_mut(copy.tier)
+            {
+                of_tier.push(copy.copy);
+            }
+        });
+        if let Err(e) = found {
+            say::warn(format_args!("{e}"));
+            good = false;
+        }
+    }
+    let mut dropped = Tally::default();
+    for (tier, names) in copies.tiers.iter().zip(wanted).filter(|(_, names)| !names.is_empty()) {
+        let held = kept::hold(tier)?;
+        for copy in names {
+            held.copies.remove(copy.name, copy.packed);
+            dropped.files += 1;
+            dropped.bytes += tier.size_of(copy.name).unwrap_or(0);
+        }
+    }
+    tell(args, &dropped)?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
 }
 
 /// Has an agent drop the copies of `paths`, or all copies.

@@ -1,7 +1,9 @@
 //! `monarch explain`: would an open of a path get a copy, and why not.
 
+mod kept_copy;
+
 use crate::args::ConfigArgs;
-use crate::exit_code::{EX_NO, EX_NO_AGENT};
+use crate::exit_code::EX_NO;
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
@@ -36,8 +38,7 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     if readers.is_empty() {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
-        return Ok(ExitCode::from(EX_NO_AGENT));
+        return kept_copy::main(&args.config, &args.paths, args.json);
     }
     let said: Vec<(Explanation, &Reader)> = args.paths.iter().filter_map(|p| ask(&readers, p)).collect();
     if args.json {
@@ -71,7 +72,7 @@ fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
     let wanted =
         (!places.tiers.is_empty()).then(|| runtime_dir::tiers_key(places.tiers.iter().map(|t| t.path.as_path())));
     let is_wanted = |dir: &PathBuf| wanted.as_ref().is_none_or(|key| dir.file_name() == Some(OsStr::new(key)));
-    Ok(agents::directories(&places).into_iter().filter(is_wanted).filter_map(open).collect())
+    Ok(agents::directories(config, &places).into_iter().filter(is_wanted).filter_map(open).collect())
 }
 
 /// Returns the explanation of the agent that knows most about a path.

@@ -38,6 +38,7 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
+    let all_answered = agents.all_answered();
     let roots: Vec<RootStatus> = agents.given.into_iter().flatten().collect();
     if args.json {
         let objects: Vec<_> = roots
@@ -61,7 +62,7 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
         say::err(format_args!("monarch: {} is not a root of any agent; `monarch status` lists them\n", path.shown()));
         return Ok(ExitCode::from(EX_USAGE));
     }
-    let good = agents.missing.is_empty() && roots.iter().all(|r| r.state == "ready");
+    let good = all_answered && roots.iter().all(|r| r.state == "ready");
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,16 +1,16 @@
 //! `monarch status`: what the agents of this user hold.
 
 mod cluster;
+mod kept_copies;
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
-use crate::{agents, say};
+use crate::{agents, kept, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::{Savings, Status};
-use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
     if args.cluster {
         return cluster::main(&args.config, args.json);
     }
-    let (agents, _) = match agents::ask(&args.config, ANSWER_TIMEOUT, Client::status) {
+    let (agents, places) = match agents::ask(&args.config, ANSWER_TIMEOUT, Client::status) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
     };
@@ -47,17 +47,22 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
     } else {
         say::out(format_args!("{}", agents.given.iter().map(text).collect::<String>()))?;
     }
-    for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
-    }
+    agents::warn_of_silent(&agents.missing);
     if !agents.given.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    if !agents.missing.is_empty() {
+    if !agents.all_answered() {
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        match kept::read(&places) {
+            Ok(copies) if !copies.tiers.is_empty() => {
+                say::err(format_args!("monarch: {}; earlier jobs have left:\n", agents::NO_AGENT));
+                say::out(format_args!("{}", kept_copies::text(&copies)))?;
+            }
+            Ok(_) => say::err(format_args!("monarch: {}\n", kept::nothing(&places))),
+            Err(code) => return Ok(code),
+        }
     }
     Ok(ExitCode::from(EX_NO_AGENT))
 }

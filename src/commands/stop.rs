@@ -2,11 +2,13 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
-use crate::{agents, say};
-use anyhow::Result;
+use crate::{agents, kept, say};
+use anyhow::{Result, anyhow};
+use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::protocol::{Reply, Request, Status};
+use monarch_core::kept::{KeptCopies, Sum};
 use monarch_core::shown::ShowPath;
 use monarch_core::tier::{TierDir, TierError};
 use std::io;
@@ -42,7 +44,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     for dir in &agents.missing {
         say::warn(format_args!("the agent in {} does not end", dir.shown()));
     }
-    let mut good = agents.missing.is_empty();
+    let mut good = agents.all_answered();
     let mut purged = 0;
     if args.purge {
         // A tier's own directory lies in the configured directory.
@@ -53,11 +55,12 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         dirs.dedup();
         for dir in &dirs {
             match purge(dir) {
-                Ok(true) => {
-                    say::out(format_args!("purged {}\n", dir.shown()))?;
+                Ok(Some((path, sum))) => {
+                    let bytes = ByteSize(sum.bytes);
+                    say::out(format_args!("removed {}: {} copies, {bytes}\n", path.shown(), sum.files))?;
                     purged += 1;
                 }
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(e) => {
                     say::warn(format_args!("not purged: {e}"));
                     good = false;
@@ -66,7 +69,8 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         }
     }
     if agents.given.is_empty() && good && purged == 0 {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        let why = if args.purge { kept::nothing(&places) } else { agents::NO_AGENT.to_owned() };
+        say::err(format_args!("monarch: {why}\n"));
         return Ok(ExitCode::from(EX_NO_AGENT));
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -76,7 +80,6 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
 fn stop(client: &mut Client) -> io::Result<Status> {
     let status = client.status()?;
     if let Reply::Error { message } = client.ask(&Request::Stop)? {
-        say::warn(format_args!("{message}"));
         return Err(io::Error::other(message));
     }
     while agent_alive(&client.dir) {
@@ -89,12 +92,11 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Removes the content of a tier under its lock, since another agent may use the tier by now.
-/// Returns `false` when there is no such directory.
-fn purge(dir: &Path) -> Result<bool, TierError> {
-    if !dir.is_dir() {
-        return Ok(false);
-    }
+/// Removes a tier under its lock, since another agent may use the tier by now. Returns the
+/// directory and the copies that went, `None` when no agent has made a tier there.
+fn purge(dir: &Path) -> Result<Option<(PathBuf, Sum)>> {
+    let copies = KeptCopies::read(std::iter::once(dir)).map_err(|(dir, e)| anyhow!("{}: {e}", dir.shown()))?;
+    let Some(tier) = copies.tiers.first() else { return Ok(None) };
     let start = Instant::now();
     loop {
         match TierDir::open("to purge", dir, u64::MAX, 0) {
@@ -104,7 +106,7 @@ fn purge(dir: &Path) -> Result<bool, TierError> {
             }
             held => {
                 held?.remove_all();
-                return Ok(true);
+                return Ok(Some((tier.view.path().to_owned(), tier.sum())));
             }
         }
     }

@@ -1,24 +1,27 @@
 //! `monarch verify`: reads the copies on this node and compares them with what was copied, and with
-//! the parallel file system if asked to.
+//! the parallel file system if asked to; with and without an agent.
+
+mod known_files;
 
 use crate::args::ConfigArgs;
-use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
+use crate::exit_code::EX_USAGE;
 use crate::progress::Bar;
 use crate::say::UNEXPECTED_REPLY;
-use crate::{agents, say};
+use crate::{agents, kept, say};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
+use known_files::KnownFiles;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::{Range, Reply, Request};
 use monarch_core::agent::runtime_dir;
 use monarch_core::engine::Limits;
+use monarch_core::kept::KeptCopies;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
-use monarch_core::tier::{CopyName, Fits, Health, Lying, TierDir, TierError, TierView};
+use monarch_core::tier::{CopyName, Fits, Health, Lying, TierDir, TierView};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -56,8 +59,6 @@ const MAX_COPIES_NAMED: usize = 20;
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often progress is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How long an agent that is ending may hold its tiers.
-const TIER_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What was found.
 #[derive(Debug, Default, Serialize)]
@@ -109,7 +110,7 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
     let mut found = Found::default();
     let mut any = false;
     let mut known = vec![false; args.paths.len()];
-    for dir in agents::directories(&places) {
+    for dir in agents::directories(&args.config, &places) {
         let Ok(mut client) = Client::connect(&dir) else { continue };
         let status = client.status()?;
         let reader = Reader::open(&dir.join(runtime_dir::CONTROL))?;
@@ -119,12 +120,11 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
             continue;
         }
         let within = (!args.paths.is_empty()).then_some(&ranges[..]);
-        let files: HashMap<CopyName, Range> = reader.copy_names(within).collect();
+        let files = KnownFiles::Indexed { files: reader.copy_names(within).collect(), reader: &reader };
         let beside: Vec<PathBuf> = status.tiers.iter().map(|t| t.path.clone()).collect();
         for t in status.tiers {
             let tier = Tier { name: t.name, path: t.path, used: t.used, held: None };
-            let verify =
-                Verify { tier: &tier, files: &files, reader: Some(&reader), limits: &limits, args, beside: &beside };
+            let verify = Verify { tier: &tier, files: &files, limits: &limits, args, beside: &beside };
             let damaged = verify.all(&mut found)?;
             drop_damaged(&tier, Some(&mut client), &damaged)?;
             if args.repair {
@@ -133,20 +133,18 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
             found.damaged.extend(damaged);
         }
     }
-    if let Some(path) = args.paths.iter().zip(&known).find_map(|(path, known)| (!known).then_some(path)) {
-        if any {
-            say::err(format_args!(
-                "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
-                path.shown()
-            ));
-            return Ok(ExitCode::from(EX_USAGE));
-        }
-    } else if !any {
-        any = without_agent(args, &places, &limits, &mut found)?;
-    }
     if !any {
-        say::err(format_args!("monarch: no agent of yours is running on this node, and no tier was found\n"));
-        return Ok(ExitCode::from(EX_NO_AGENT));
+        let copies = match kept::need(&args.config) {
+            Ok(copies) => copies,
+            Err(code) => return Ok(code),
+        };
+        without_agent(args, &copies, &limits, &mut found)?;
+    } else if let Some(path) = args.paths.iter().zip(&known).find_map(|(path, known)| (!known).then_some(path)) {
+        say::err(format_args!(
+            "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
+            path.shown()
+        ));
+        return Ok(ExitCode::from(EX_USAGE));
     }
     say_found(args, &found)?;
     Ok(if found.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -164,52 +162,29 @@ fn ranges(reader: &Reader, paths: &[PathBuf], known: &mut [bool]) -> Vec<Range> 
     ranges
 }
 
-/// Reads the tiers of the configuration that no agent holds. Returns whether there is any.
-fn without_agent(
-    args: &VerifyArgs,
-    places: &monarch_core::config::Places,
-    limits: &Limits,
-    found: &mut Found,
-) -> Result<bool> {
-    if args.source || args.repair {
-        say::warn(format_args!(
-            "--source and --repair need an agent: without it the files of the copies are not known"
-        ));
-    }
-    let mut any = false;
-    let dirs = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
-    for (number, dir) in dirs.filter(|dir| dir.is_dir()).enumerate() {
-        let name = format!("tier{number}");
-        let held = hold(&name, dir)?;
-        held.check_format()?;
-        let path = held.path.clone();
-        let tier = Tier { name, path, used: 0, held: Some(held) };
-        let verify = Verify { tier: &tier, files: &HashMap::new(), reader: None, limits, args, beside: &[] };
+/// Reads what jobs have left.
+fn without_agent(args: &VerifyArgs, copies: &KeptCopies, limits: &Limits, found: &mut Found) -> Result<()> {
+    let files = KnownFiles::find(copies, &args.paths, args.source, &args.config, limits)?;
+    let tiers: Vec<PathBuf> = copies.tiers.iter().map(|t| t.view.path().to_owned()).collect();
+    for of_jobs in &copies.tiers {
+        let held = kept::hold(of_jobs)?;
+        let (name, path) = (of_jobs.name.clone(), held.path.clone());
+        let tier = Tier { name, path, used: of_jobs.sum().bytes, held: Some(held) };
+        let verify = Verify { tier: &tier, files: &files, limits, args, beside: &tiers };
         let damaged = verify.all(found)?;
         drop_damaged(&tier, None, &damaged)?;
         found.damaged.extend(damaged);
-        any = true;
     }
-    Ok(any)
-}
-
-/// Takes the lock of a tier. An agent that ends removes its socket first, and releases its tiers a
-/// moment later.
-fn hold(name: &str, dir: &Path) -> Result<TierDir, TierError> {
-    let start = Instant::now();
-    loop {
-        match TierDir::open(name, dir, u64::MAX, 0) {
-            Err(TierError::Locked { .. }) if start.elapsed() < TIER_LOCK_TIMEOUT => std::thread::sleep(POLL_INTERVAL),
-            other => return other,
-        }
+    if args.repair && !found.damaged.is_empty() {
+        say::note(format_args!("no agent is running: the next job makes the damaged copies again"));
     }
+    Ok(())
 }
 
 /// A tier that is being read.
 struct Verify<'a> {
     tier: &'a Tier,
-    files: &'a HashMap<CopyName, Range>,
-    reader: Option<&'a Reader>,
+    files: &'a KnownFiles<'a>,
     limits: &'a Limits,
     args: &'a VerifyArgs,
     /// The tiers of the same agent.
@@ -259,14 +234,13 @@ impl Verify<'_> {
     /// Reads a copy and compares it with its checksum.
     fn check(&self, view: &TierView, copy: Lying, done: &AtomicU64, part: &mut Part) {
         let name = copy.name;
-        let file = self.files.get(&name).copied();
-        if file.is_none() && !self.args.paths.is_empty() {
+        if !self.args.paths.is_empty() && !self.files.has(name) {
             return;
         }
         let (mut health, size) = view.check(copy);
         if health == Health::Sound
             && self.args.source
-            && let Some(path) = file.and_then(|f| self.reader?.path(f))
+            && let Some(path) = self.files.path(name)
             && let Some(logged) = view.logged(name)
         {
             part.found.with_source += 1;
@@ -288,9 +262,9 @@ impl Verify<'_> {
                 tier: self.tier.name.clone(),
                 copy: String::from_utf8_lossy(&name.hex()).into_owned(),
                 packed: copy.packed,
-                path: file.and_then(|f| self.reader?.path(f)),
+                path: self.files.path(name),
                 why,
-                file,
+                file: self.files.entry(name),
             }),
         }
         part.found.copies += 1;

@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result};
 use monarch_core::config::Config;
+use monarch_core::index;
 use monarch_core::shown::ShowPath;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -15,16 +16,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes of the probe file of a tier.
 const PROBE_BYTES: usize = 4096;
 
-/// Lists each root, and writes and removes a probe file in each tier.
+/// Lists each root, writes and removes a probe file in each tier, and loads the saved index.
 ///
 /// # Errors
-/// The first root or tier that fails, with the reason.
+/// What fails first, with the reason.
 pub(crate) fn check(config: &Config) -> Result<()> {
     for root in &config.dataset.roots {
         list(&root.real_path).with_context(|| format!("cannot list the root {}", root.path.shown()))?;
     }
     for tier in &config.tiers {
         write_probe(&tier.path).with_context(|| format!("cannot write into the tier {}", tier.path.shown()))?;
+    }
+    // (What a job cannot load it does not need: it scans, and the PFS pays.)
+    if let Some(file) = &config.index.file {
+        index::load(file).with_context(|| format!("cannot load the saved index {} (index.file)", file.shown()))?;
     }
     Ok(())
 }

@@ -162,6 +162,11 @@ impl Service {
         self.config.dataset.roots.iter().map(|root| root.path.clone()).collect()
     }
 
+    /// Returns the real paths of the roots of the job.
+    pub(crate) fn real_roots(&self) -> Vec<PathBuf> {
+        self.config.dataset.roots.iter().map(|root| root.real_path.clone()).collect()
+    }
+
     /// Returns the path of the job's control block.
     pub(crate) fn control(&self) -> &Path {
         &self.attached.control

@@ -102,6 +102,12 @@ pub(crate) fn text(r: &Report) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
+/// Returns a line for each root of the job that could not be served.
+pub(crate) fn failures(r: &Report) -> String {
+    let failed = r.status.roots.iter().filter(|root| r.is_of_job(root) && root.state.starts_with("failed"));
+    failed.map(|root| format!("monarch: warning: root {}: {}\n", root.path.shown(), root.state)).collect()
+}
+
 /// Returns what a job read that shared its agent.
 fn of_this_job(own: Savings) -> String {
     if own.opens == 0 {
@@ -207,6 +213,20 @@ mod tests {
         assert_eq!(own(status(5, 7)), Some((3, 30)));
         assert_eq!(own(status(5, 8)), None);
         assert_eq!(own(Status { job_counters: None, ..status(5, 7) }), None);
+    }
+
+    #[test]
+    fn a_root_of_the_job_that_failed_is_named_also_to_the_quiet_and_no_other_job_s() {
+        let mut r = report(&[], 0.3);
+        assert_eq!(failures(&r), "");
+        let failed = |path: &str| RootStatus {
+            path: path.into(),
+            state: "failed: Permission denied".into(),
+            ..RootStatus::default()
+        };
+        r.status.roots.extend([failed("/mine"), failed("/theirs")]);
+        r.roots = vec!["/data".into(), "/mine".into()];
+        assert_eq!(failures(&r), "monarch: warning: root /mine: failed: Permission denied\n");
     }
 
     #[test]

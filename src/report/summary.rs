@@ -27,7 +27,7 @@ pub(super) const OTHERS: [(&str, &str); 3] = [
 
 /// The report of a run. (Fields that are added need a default: users keep report files.)
 ///
-/// Fields: 19, because they are those of one JSON object.
+/// Fields: 20, because they are those of one JSON object.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Name of the node.
@@ -75,6 +75,9 @@ pub(crate) struct Report {
     /// Jobs that the figures are of.
     #[serde(default)]
     pub(crate) jobs: u64,
+    /// The roots of this job, as they were given; the agent may serve more. Empty: all of them.
+    #[serde(default)]
+    pub(crate) roots: Vec<String>,
     /// How long the agent's opens at the PFS took.
     #[serde(default)]
     pub(crate) pfs_opens: Vec<Opens>,
@@ -157,11 +160,16 @@ impl Report {
         savings.opens + savings.unknown_opens == 0
     }
 
+    /// Whether a root is one of this job, not of another one that shares the agent.
+    pub(super) fn is_of_job(&self, root: &RootStatus) -> bool {
+        self.roots.is_empty() || self.roots.iter().any(|ours| *ours == root.path.to_string_lossy())
+    }
+
     /// Whether no process has used a root. Calls about names are not counted by root: they count as
     /// use only where a single root is served.
     pub(super) fn is_unused(&self, root: &RootStatus) -> bool {
         let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
-        root.state == "ready" && root.opens == 0 && !asked
+        self.is_of_job(root) && root.state == "ready" && root.opens == 0 && !asked
     }
 
     /// Returns the number of opens below the roots that copies are for.

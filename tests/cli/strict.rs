@@ -50,6 +50,20 @@ fn a_check_of_the_configuration_leaves_no_file_behind() {
 }
 
 #[test]
+fn a_saved_index_that_cannot_be_loaded_fails_the_check_and_a_strict_job() {
+    let p = Place::new();
+    let (root, tier) = (path(&p.at("root")), format!("{}:1MiB", path(&p.at("tier"))));
+    std::fs::write(p.at("saved.idx"), [0; 4096]).expect("write");
+    let flags = ["--root", &*root, "--tier", &*tier, "--set", "index.file=saved.idx"];
+    p.monarch([&["config", "check"], &flags[..]].concat()).failed(3, &["saved.idx (index.file)", "not a saved index"]);
+    let run = [&["run", "--strict"], &flags[..], &["--", "touch", "ran"]].concat();
+    p.monarch(run).failed(3, &["saved.idx (index.file)"]);
+    assert!(!p.at("ran").exists());
+    p.monarch(["index", "build", "-o", "saved.idx", "root"]).fine(&[]);
+    p.monarch([&["config", "check"], &flags[..]].concat()).fine(&["ok: "]);
+}
+
+#[test]
 fn a_disabled_monarch_is_what_a_strict_job_asked_for() {
     let p = Place::new();
     let (root, ran) = (path(&p.at("root")), path(&p.at("ran")));

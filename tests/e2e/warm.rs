@@ -10,7 +10,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A world with a full tier on disk, and no agent.
-fn staged(files: usize, set: &[&str]) -> (World, TempDir) {
+pub fn staged(files: usize, set: &[&str]) -> (World, TempDir) {
     let disk = tempfile::tempdir().unwrap();
     let plan = World::plan().files(files).size(30_000).args(&["--plain"]).tier_dir(disk.path().join("tier")).patient();
     let w = set.iter().fold(plan, |plan, s| plan.set(s)).build();
@@ -22,7 +22,7 @@ fn staged(files: usize, set: &[&str]) -> (World, TempDir) {
     (w, disk)
 }
 
-fn until_gone(w: &World) {
+pub fn until_gone(w: &World) {
     wait_for("the end of the agent", || w.agent().is_none());
 }
 

@@ -290,7 +290,7 @@ pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
         if alone && find(config).is_none() {
             for dir in runtime_dir::held(config).iter().filter(|dir| !is_alive(dir)) {
                 super::foreign_changes::remove(dir);
-                dir.wipe();
+                runtime_dir::wipe_but_log(dir);
             }
         }
         rustix::fs::flock(&lock, FlockOperation::LockShared).ok()?;

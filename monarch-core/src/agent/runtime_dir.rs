@@ -7,7 +7,9 @@
 use crate::config::Config;
 use crate::held_dir::HeldDir;
 use crate::private_dir::{self, MAX_NAMES, PrivateDirError};
-use std::io;
+use crate::tier::MAX_LOG_BYTES;
+use rustix::fs::{Mode, OFlags};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -92,6 +94,34 @@ pub fn all(bases: &[PathBuf]) -> Vec<PathBuf> {
         out.extend(dirs.map(|dir| dir.path().to_owned()));
     }
     out
+}
+
+/// Returns the last bytes of the log in a runtime directory, [`MAX_LOG_BYTES`] at most.
+///
+/// # Errors
+/// What the kernel said.
+pub(super) fn log_tail(dir: &HeldDir) -> io::Result<Vec<u8>> {
+    let mut log = std::fs::File::from(dir.read_file(LOG)?);
+    let length = log.metadata()?.len();
+    log.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES)))?;
+    let mut tail = Vec::new();
+    log.take(MAX_LOG_BYTES).read_to_end(&mut tail)?;
+    Ok(tail)
+}
+
+/// Wipes the runtime directory of an agent that was killed. The end of its log stays, for the next
+/// agent to continue.
+pub(super) fn wipe_but_log(dir: &HeldDir) {
+    let log = log_tail(dir);
+    dir.wipe();
+    let (Ok(log), Some((private, key))) = (log, dir.parent()) else { return };
+    let Some(key) = key.to_str() else { return };
+    // Without its log, the next agent begins its own.
+    let made = private.make_dir(key).and_then(|()| private.dir(key));
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    if let Ok(file) = made.and_then(|dir| dir.open_file(LOG, flags, Mode::RUSR | Mode::WUSR)) {
+        let _ = std::fs::File::from(file).write_all(&log);
+    }
 }
 
 /// Makes the directory in `base` that holds this user's runtime directories.

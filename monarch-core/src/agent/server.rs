@@ -25,6 +25,7 @@ use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist};
 use crate::held_dir::HeldDir;
+use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
@@ -412,7 +413,7 @@ impl Agent {
         c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
         if end != End::Yield {
             c.bypassed.store(1, Ordering::Release);
-            self.tiering.shared.cx.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
+            self.tiering.shared.cx.tiers.iter().for_each(TierDir::mark_ending);
         }
         if end == End::Quit {
             self.tiering.compression.compressor.compress_rest(PACK_TIMEOUT);
@@ -436,10 +437,19 @@ impl Agent {
                 .for_each(|(_, t)| t.remove_all());
         }
         tracing::info!(?end, "ended");
+        keep_log(&self.dir, &self.tiering.shared.cx.tiers);
         // The directory last: a job that waits for the end looks at it.
         super::jobs_file::remove(&self.dir);
         foreign_changes::remove(&self.dir);
         self.dir.wipe();
+    }
+}
+
+/// Keeps the end of the log in a runtime directory in the first tier whose copies stay.
+fn keep_log(dir: &HeldDir, tiers: &[TierDir]) {
+    let Some(tier) = tiers.iter().find(|t| t.options.stays) else { return };
+    if let Ok(log) = runtime_dir::log_tail(dir) {
+        tier.keep_log(&log);
     }
 }
 

@@ -39,6 +39,11 @@ impl Memory {
         self.ctl.roots().iter().map(|r| path_of(self.ctl.str(&r.path))).collect()
     }
 
+    /// Returns the directories of the tiers.
+    pub(super) fn tiers(&self) -> Vec<PathBuf> {
+        self.ctl.tiers().iter().map(|t| path_of(self.ctl.str(&t.path))).collect()
+    }
+
     /// Returns a path as it is looked up: the real path where this process has mounts of its own,
     /// since links and other spellings may lead to other files than for the agent.
     pub(super) fn spelled(&self, path: &Path) -> io::Result<PathBuf> {

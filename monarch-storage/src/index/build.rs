@@ -91,7 +91,7 @@ pub(super) fn flatten(tree: &Tree, seed: u64) -> Flat {
         };
         let at = top.next;
         top.next += 1;
-        let name = name_of(scan, &entry);
+        let name = scan.name(&entry);
         if !path.is_empty() {
             path.push(b'/');
         }
@@ -123,11 +123,6 @@ fn push(f: &mut Flat, mut r: Record, btime: i64, h: PathHash) {
     f.records.push(r);
     f.btimes.push(btime);
     f.hashes.push(h);
-}
-
-fn name_of<'a>(scan: &'a DirScan, r: &Record) -> &'a [u8] {
-    let off = r.name_lo as usize;
-    scan.names.get(off..off + r.name_len as usize).unwrap_or(&[])
 }
 
 /// Moves a link target from a directory's links to the common ones; its new offset.

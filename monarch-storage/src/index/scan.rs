@@ -74,6 +74,14 @@ pub(super) struct DirScan {
     pub(super) parent_ino: u64,
 }
 
+impl DirScan {
+    /// The name of one of its entries.
+    pub(super) fn name(&self, r: &Record) -> &[u8] {
+        let off = r.name_lo as usize;
+        self.names.get(off..off + r.name_len as usize).unwrap_or(&[])
+    }
+}
+
 /// A scanned tree.
 #[derive(Debug)]
 pub struct Tree {

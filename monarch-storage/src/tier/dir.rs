@@ -9,6 +9,7 @@ use super::lock::{self, LOCK};
 use super::log_compactor::LogCompactor;
 use super::log_reader;
 use super::log_record::{self, LOG, NEW};
+use super::notes::{self, NOTES, ServedRoot};
 use super::packed_copies::PackedCopies;
 use super::part::PartCopies;
 use super::recover::Recovery;
@@ -137,7 +138,8 @@ impl TierDir {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
-        [".", "copies", "tmp", "part", TRASH, OLD_TRASH, "seed", LOCK].iter().for_each(|n| add(n));
+        let own = [".", "copies", "tmp", "part", TRASH, OLD_TRASH, "seed", LOCK];
+        own.iter().chain(&NOTES).for_each(|n| add(n));
         (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
         self.space.ledger.charge(bytes, 0);
     }
@@ -171,6 +173,16 @@ impl TierDir {
     /// this agent only.
     pub fn keep_seed(&self, seed: u64) {
         let _ = write_seed(&self.space.fs, seed);
+    }
+
+    /// Notes for commands without an agent that files below a root have copies here.
+    pub fn note_root(&self, root: ServedRoot) {
+        notes::add_root(&self.space, root);
+    }
+
+    /// Keeps the end of the agent's log here, for commands without an agent.
+    pub fn keep_log(&self, log: &[u8]) {
+        notes::keep_log(&self.space, log);
     }
 
     /// Accounts for everything on disk: removes unfinished files, tries again to remove evicted
@@ -224,7 +236,7 @@ impl TierDir {
         for name in DIRS.into_iter().chain([OLD_TRASH]) {
             let _ = self.space.fs.remove_tree(name);
         }
-        for name in ["seed", NEW, LOG] {
+        for name in ["seed", NEW, LOG].into_iter().chain(NOTES) {
             self.space.unlink(name);
         }
         self.space.unlink(LOCK);

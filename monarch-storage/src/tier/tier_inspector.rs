@@ -4,12 +4,15 @@ use super::checksum::{Fits, Sum};
 use super::log_reader::{self, Logged};
 use super::lz4_format::{PackedFile, SUFFIX};
 use super::names::ByName;
+use super::notes::{self, ServedRoot};
 use super::recover::sound;
 use crate::held_dir::HeldDir;
+use crate::private_dir::MAX_NAMES;
 use monarch_abi::hash::CopyName;
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A tier whose lock need not be held.
 #[derive(Debug)]
@@ -30,7 +33,9 @@ pub struct Lying {
 }
 
 impl Lying {
-    fn path(self) -> String {
+    /// Its path below the tier.
+    #[must_use]
+    pub fn path(self) -> String {
         match self.packed {
             true => super::packed_copies::path_of(self.name),
             false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
@@ -62,11 +67,55 @@ impl TierView {
         Ok(Self { dir, logged, beside: Vec::new() })
     }
 
+    /// Opens the tier of this user that an agent has made in a configured directory. `None`: no
+    /// agent has.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_configured(configured: &Path) -> io::Result<Option<Self>> {
+        // The path of the default tier is already that of the private directory.
+        let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
+        let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
+        let base = match HeldDir::open(base) {
+            Ok(base) => Arc::new(base),
+            Err(e) => {
+                let e = io::Error::from(e);
+                return if e.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(e) };
+            }
+        };
+        let tiers = (0..MAX_NAMES).filter_map(|n| crate::private_dir::existing(&base, "monarch", n));
+        // Runtime directories have the same names.
+        match tiers.into_iter().find(|dir| dir.has("copies")) {
+            Some(dir) => {
+                let logged = log_reader::read(&dir, None)?.copies;
+                Ok(Some(Self { dir, logged, beside: Vec::new() }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The directory that holds `copies`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The roots whose files may have copies here; the root served last is the last one.
+    #[must_use]
+    pub fn roots(&self) -> Vec<ServedRoot> {
+        notes::roots(&self.dir)
+    }
+
     /// Looks in these tiers for the packed copies of decoded ones, which are in no log.
     #[must_use]
     pub fn beside<'a>(mut self, tiers: impl Iterator<Item = &'a Path>) -> Self {
-        self.beside = tiers.filter_map(|path| HeldDir::open(path).ok()).collect();
+        self.look_beside(tiers);
         self
+    }
+
+    /// Looks in these tiers for the packed copies of decoded ones, which are in no log.
+    pub fn look_beside<'a>(&mut self, tiers: impl Iterator<Item = &'a Path>) {
+        self.beside = tiers.filter_map(|path| HeldDir::open(path).ok()).collect();
     }
 
     /// Checksum and size of the copy of this name, as a packed copy has them.

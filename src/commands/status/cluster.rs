@@ -20,7 +20,7 @@ pub(super) fn main(config: &ConfigArgs, json: bool) -> Result<ExitCode> {
         ClusterView::Nodes(states) => Some(states),
         _ => None,
     };
-    let silent = !views.missing.is_empty();
+    let silent = !views.all_answered();
     let all: Vec<Vec<Said<NodeStatus>>> = views.given.into_iter().filter_map(states).collect();
     if json {
         say::json(&all.concat())?;

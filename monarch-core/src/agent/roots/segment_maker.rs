@@ -15,6 +15,7 @@ use crate::held_dir::HeldDir;
 use crate::index::Loaded;
 use crate::index::ScanOptions;
 use crate::shm;
+use crate::tier::ServedRoot;
 use crate::tiering::{IdentityScope, TieringEngine, read_permission};
 use monarch_abi::control::{ControlMap, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
@@ -127,6 +128,10 @@ impl SegmentMaker {
                 self.shared.withdraw(&path);
             }
         })?;
+        let root = ServedRoot { path: path.clone(), seed: segment.index.header.seed };
+        for tier in self.tiering.shared.cx.tiers.iter().filter(|t| t.options.stays) {
+            tier.note_root(root.clone());
+        }
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         checks::note_sums(&self.tiering, &segment);
         let mut decoded = Vec::new();
