@@ -25,7 +25,7 @@ pub enum Origin {
         /// The column of the value, in characters.
         column: usize,
     },
-    /// The defaults of the site, [`SITE_FILE`](crate::SITE_FILE); line and column count from 1.
+    /// The defaults of the site, [`SITE_FILE`]; line and column count from 1.
     Site {
         /// The line of the value.
         line: usize,
@@ -36,7 +36,7 @@ pub enum Origin {
     Capped {
         /// Where the value above the cap came from.
         given: Box<Self>,
-        /// The line of the cap in [`SITE_FILE`](crate::SITE_FILE), from 1.
+        /// The line of the cap in [`SITE_FILE`], from 1.
         line: usize,
     },
     /// This environment variable.
