@@ -2,7 +2,7 @@
 
 use crate::commands::{
     agent, cluster, config, du, env, evict, explain, hold, index, kernel, pages, refresh, report, run, simulate, stage,
-    status, stop, trace, verify,
+    status, stop, top, trace, verify,
 };
 use crate::exit_code::EX_USAGE;
 use crate::say;
@@ -59,6 +59,16 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'\n  \
         monarch status --cluster      # the nodes that share copies with this one")]
     Status(status::StatusArgs),
+    /// Watch the agents of this user: epochs, tiers, rates, and what prefetch waits for
+    #[command(
+        after_help = "Examples:\n  monarch top\n  monarch top --root /scratch/imagenet     # the agent that serves it\n  \
+        monarch top --once                      # one table, also for a log\n  \
+        monarch top --count 60 --interval 10 > top.log\n\n\
+        Keys: q quits, p or space pauses, s sorts the roots by the next column, r reverses their order, the arrows or j and k \
+        select a root, Tab shows one agent after the other, ? explains. Where standard output is no terminal, tables are \
+        printed. Exit code 4 when no agent is running."
+    )]
+    Top(top::TopArgs),
     /// Look at the nodes of a job that share copies
     #[command(subcommand, after_help = "Example:\n  monarch cluster check")]
     Cluster(cluster::ClusterCommand),
@@ -187,6 +197,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Env(args) => env::main(&args),
         Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
+        Command::Top(args) => top::main(&args),
         Command::Report(args) => report::main(&args),
         Command::Cluster(c) => cluster::main(&c),
         Command::Explain(args) => explain::main(&args),

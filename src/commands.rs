@@ -18,5 +18,6 @@ pub(crate) mod simulate;
 pub(crate) mod stage;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod verify;

@@ -8,12 +8,14 @@
 //! | [`epochs`] | passes over the files of a root |
 //! | [`mod@percent`] | shares in percent |
 //! | [`prefetch`] | whether prefetching runs |
+//! | [`load`] | queues, files in flight, calls to the PFS |
 //! | [`savings`] | what a job read, and what the PFS sent for it |
 //! | [`status`] | an agent, its roots and tiers |
 //!
 //! The types hold figures and names. Sentences about them are made by the agent.
 
 mod epochs;
+mod load;
 mod percent;
 mod prefetch;
 mod residency;
@@ -22,9 +24,10 @@ mod status;
 mod work;
 
 pub use epochs::{Directory, Epoch, Why};
+pub use load::Load;
 pub use percent::percent;
 pub use prefetch::Ahead;
 pub use residency::{Census, Trouble};
-pub use savings::{Savings, percent_less};
+pub use savings::{FromCopies, Savings, percent_less};
 pub use status::{JobCounters, MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
 pub use work::{Range, Tally, Traced};

@@ -40,8 +40,9 @@ pub use self::core::options::TieringOptions;
 pub(crate) use self::core::read_permission;
 pub use self::core::segments::LiveSegment;
 pub use self::core::stats::Stats;
+pub use crate::snapshot::Load;
 pub use residency::orphans::Orphans;
-pub use status::gauges::Load;
+use status::gauges;
 
 use self::core::context::Context;
 use self::core::log_limit::LogLimits;
@@ -173,12 +174,12 @@ impl TieringEngine {
         self.schedule.workers.stop();
     }
 
-    /// The gauges of the engine, for metrics.
+    /// The gauges of the engine, for metrics and status.
     #[must_use]
     pub fn load(&self) -> Load {
         // One lock at a time: copiers publish under the other.
         let paused = lock(&self.queue.retry_backoff).paused();
-        Load::of(&self.shared.cx.limits, &self.queue.work, &self.queue.throttle, paused)
+        gauges::read(&self.shared.cx.limits, &self.queue.work, &self.queue.throttle, paused)
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if the configuration says

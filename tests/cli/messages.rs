@@ -13,8 +13,8 @@ use std::path::Path;
 
 const DOCUMENT: &str = "docs/MESSAGES.md";
 /// Where messages are made.
-/// A source with the labels of a page, which are no messages.
-const LABELS: &str = "src/report/page.rs";
+/// Sources with the labels of a page or a screen, which are no messages.
+const LABELS: [&str; 2] = ["src/report/page.rs", "src/commands/top/view.rs"];
 
 /// Prose in the sources that no message consists of, with the reason.
 const NO_MESSAGES: &[(&str, &str)] = &[
@@ -242,7 +242,11 @@ fn of_the_sources() -> BTreeMap<String, Vec<String>> {
             continue;
         }
         let name = path.strip_prefix(top).expect("below the top").display().to_string();
-        if !name.ends_with(".rs") || name.contains("/tests") || name.ends_with("_tests.rs") || name == LABELS {
+        if !name.ends_with(".rs")
+            || name.contains("/tests")
+            || name.ends_with("_tests.rs")
+            || LABELS.contains(&name.as_str())
+        {
             continue;
         }
         let source = std::fs::read_to_string(&path).expect("a source");

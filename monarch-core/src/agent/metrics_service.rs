@@ -86,7 +86,6 @@ impl MetricsService {
         let (tiering, node) = (self.reporter.tiering(), self.reporter.node());
         let seen = Seen {
             status: self.agent_status(),
-            load: tiering.load(),
             node: node.map(Node::brief_status),
             served: node.and_then(Node::server_metrics),
         };

@@ -5,8 +5,8 @@
 //! short while. Replies carry the snapshots of [`crate::snapshot`].
 
 pub use crate::snapshot::{
-    Ahead, Census, Directory, Epoch, JobCounters, MetricsStatus, NearPurge, Opens, Range, RootStatus, Savings, Status,
-    Tally, TierStatus, Traced, Trouble, Why, percent,
+    Ahead, Census, Directory, Epoch, FromCopies, JobCounters, Load, MetricsStatus, NearPurge, Opens, Range, RootStatus,
+    Savings, Status, Tally, TierStatus, Traced, Trouble, Why, percent,
 };
 
 use crate::cluster::node::{Link, NodeStatus, Said};

@@ -68,6 +68,8 @@ impl Reporter {
             policy: self.tiering.policy.name().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
             prefetch: self.tiering.reports.prefetch.ahead(),
+            load: self.tiering.load(),
+            peers: self.node().map_or_else(Vec::new, |node| node.brief_status().peers),
             metrics,
             pfs_opens: self.tiering.shared.cx.latencies.opens(),
             roots: self.roots.status(),

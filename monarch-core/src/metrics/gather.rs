@@ -5,8 +5,7 @@ use super::latencies::Latencies;
 use super::page::Page;
 use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
-use crate::snapshot::{Ahead, Epoch, RootStatus, Status, TierStatus};
-use crate::tiering::Load;
+use crate::snapshot::{Ahead, Epoch, Load, RootStatus, Status, TierStatus};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +15,6 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Seen {
     /// What `monarch status` shows.
     pub(crate) status: Status,
-    /// The tiering engine's gauges.
-    pub(crate) load: Load,
     /// This node among the nodes of its job, without counts that require a walk over all files.
     pub(crate) node: Option<NodeStatus>,
     /// Counts of answers to other nodes.
@@ -32,7 +29,7 @@ pub(crate) fn text(seen: &Seen, latencies: &Latencies) -> String {
     copies(&page, &Named(&seen.status.agent));
     seen.status.roots.iter().for_each(|r| root(&page, r));
     seen.status.tiers.iter().for_each(|t| tier(&page, t));
-    load(&page, &seen.load);
+    load(&page, &seen.status.load);
     if let Some(node) = &seen.node {
         peers(&page, node);
     }
@@ -329,6 +326,9 @@ mod tests {
             pfs_bytes: n.next(),
             scan_calls: n.next(),
             opens_us: Some((n.next() * 1_000_000, n.next() * 1_000_000)),
+            // Settings are no metrics.
+            bandwidth_limit: None,
+            iops_limit: None,
         };
         let traffic = Traffic {
             received: n.next(),
@@ -342,7 +342,8 @@ mod tests {
         let served = Served::default();
         served.requests.store(n.next(), Ordering::Relaxed);
         served.connections.store(n.next(), Ordering::Relaxed);
-        Seen { status, load, node: Some(node), served: Some(Arc::new(served)) }
+        let status = Status { load, ..status };
+        Seen { status, node: Some(node), served: Some(Arc::new(served)) }
     }
 
     #[test]

@@ -53,8 +53,14 @@ impl Epoch {
     /// are neither local nor at the PFS, and left out. `None`: all were served in chunks.
     #[must_use]
     pub fn local_percent(&self) -> Option<String> {
-        let whole = self.opens.saturating_sub(self.chunked);
-        (whole > 0 || self.opens == 0).then(|| percent(self.local + self.waited, whole))
+        let (part, whole) = self.local_opens();
+        (whole > 0 || self.opens == 0).then(|| percent(part, whole))
+    }
+
+    /// Returns the opens that copies served, and those that [`Epoch::local_percent`] is a share of.
+    #[must_use]
+    pub const fn local_opens(&self) -> (u64, u64) {
+        (self.local + self.waited, self.opens.saturating_sub(self.chunked))
     }
 
     /// Adds the opens of `more`.

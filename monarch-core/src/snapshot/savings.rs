@@ -40,12 +40,29 @@ fn opens_at_pfs(counters: &BTreeMap<String, u64>) -> u64 {
     PFS_REASONS.iter().filter_map(|name| counters.get(*name)).sum()
 }
 
+/// What readers got from copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FromCopies {
+    /// Opens that copies served, whole or in chunks.
+    pub opens: u64,
+    /// Bytes read from copies, counted as [`Savings::read_bytes`].
+    pub bytes: u64,
+}
+
+impl FromCopies {
+    /// Computes it from counters of processes.
+    #[must_use]
+    pub fn of(counters: &BTreeMap<String, u64>) -> Self {
+        let sum = |names: [&str; 3]| names.iter().filter_map(|name| counters.get(*name)).sum();
+        Self { opens: sum(["hits", "waited", "chunked"]), bytes: sum(["hit_bytes", "mapped_bytes", "chunk_bytes"]) }
+    }
+}
+
 impl Savings {
     /// Returns the opens for reading of indexed files among counters of processes.
     #[must_use]
     pub fn opens_of(counters: &BTreeMap<String, u64>) -> u64 {
-        let served = ["hits", "waited", "chunked"].iter().filter_map(|name| counters.get(*name)).sum::<u64>();
-        served + opens_at_pfs(counters)
+        FromCopies::of(counters).opens + opens_at_pfs(counters)
     }
 
     /// Computes them from counters of processes, counters of the agent, and the agent's opens.
@@ -59,7 +76,7 @@ impl Savings {
         // A report of an earlier version has no `source_bytes`.
         let copied = agent.get("source_bytes").copied().unwrap_or_else(|| of_agent("bytes_copied"));
         Self {
-            read_bytes: get("hit_bytes") + get("mapped_bytes") + get("chunk_bytes") + missed,
+            read_bytes: FromCopies::of(counters).bytes + missed,
             uncertain_bytes: of_agent("whole_large_bytes") + get("mapped_bytes"),
             sent_bytes: copied + missed,
             opens: Self::opens_of(counters),

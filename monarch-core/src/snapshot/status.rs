@@ -1,7 +1,9 @@
 //! State of an agent, its roots and its tiers at one moment.
 
 use super::epochs::{Directory, Epoch};
+use super::load::Load;
 use super::prefetch::Ahead;
+use crate::cluster::node::PeerStatus;
 use crate::tier::PackedUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use std::path::PathBuf;
 /// State of an agent. The fields are those of one JSON object, which programs of users read: so
 /// they stay flat.
 ///
-/// Fields: 18, one per key of the object.
+/// Fields: 20, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the agent.
@@ -39,6 +41,12 @@ pub struct Status {
     /// State of prefetching.
     #[serde(default)]
     pub prefetch: Ahead,
+    /// Queues, files in flight, calls to the PFS.
+    #[serde(default)]
+    pub load: Load,
+    /// The other nodes as this one sees them, and the traffic with them.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
     /// Where its metrics are.
     #[serde(default)]
     pub metrics: MetricsStatus,

@@ -53,6 +53,18 @@ impl Limits {
         }
     }
 
+    /// Bytes a second that calls may move, if that is limited.
+    #[must_use]
+    pub fn bandwidth_limit(&self) -> Option<u64> {
+        self.bandwidth.as_ref().map(|b| b.rate() as u64)
+    }
+
+    /// Calls a second, if they are limited.
+    #[must_use]
+    pub fn iops_limit(&self) -> Option<u64> {
+        self.calls.as_ref().map(|c| c.rate() as u64)
+    }
+
     /// The calls counted so far.
     pub const fn counted(&self) -> &Counted {
         &self.counted
@@ -165,6 +177,9 @@ mod tests {
             let seen = [&c.calls, &c.bytes, &c.scans].map(|n| n.load(Ordering::Relaxed));
             assert_eq!(seen, [2, 12, 1]);
         }
+        let limits = Limits::new(Some(5_000_000), Some(700));
+        assert_eq!((limits.bandwidth_limit(), limits.iops_limit()), (Some(5_000_000), Some(700)));
+        assert_eq!((Limits::default().bandwidth_limit(), Limits::default().iops_limit()), (None, None));
     }
 
     #[test]
