@@ -15,6 +15,8 @@ mod bottleneck;
 mod model;
 mod rates;
 mod screen;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use crate::args::ConfigArgs;
