@@ -84,6 +84,8 @@ mod steps;
 mod surroundings;
 #[path = "e2e/tiers.rs"]
 mod tiers;
+#[path = "e2e/top.rs"]
+mod top;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]

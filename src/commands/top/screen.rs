@@ -7,7 +7,7 @@ use super::view::{self, Space};
 use crate::job::child::{self, EndSignal, Ended};
 use anyhow::{Context, Result};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute};
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
@@ -39,7 +39,9 @@ impl Taken {
     fn take() -> io::Result<Self> {
         terminal::enable_raw_mode()?;
         let entered = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide);
-        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        // A terminal without an alternate screen has text on it.
+        let clear = |mut terminal: Terminal<_>| terminal.clear().map(|()| terminal);
+        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout()))).and_then(clear);
         // Given back when only one of the steps went well, too.
         terminal.map(|terminal| Self { terminal }).inspect_err(|_| give_back())
     }
@@ -53,6 +55,9 @@ impl Drop for Taken {
 
 /// Gives the terminal back as it was. Errors are ignored: the terminal may have gone.
 fn give_back() {
+    // Without an alternate screen the shell continues in the last line.
+    let last = terminal::size().map_or(0, |(_, lines)| lines.saturating_sub(1));
+    let _ = execute!(io::stdout(), cursor::MoveTo(0, last), Clear(ClearType::CurrentLine));
     let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
     let _ = terminal::disable_raw_mode();
 }

@@ -1,7 +1,7 @@
 //! Tests of figures, order and pictures.
 
 use super::bars::Look;
-use super::model::{Column, Key, Model, Sample, Scroll};
+use super::model::{Column, Key, Model, RootView, Sample, Scroll};
 use super::rates::Step;
 use super::{bottleneck, interval, screen, view};
 use monarch_core::agent::protocol::{Ahead, Epoch, Load, Opens, RootStatus, Status, TierStatus};
@@ -194,7 +194,7 @@ fn roots_are_sorted_by_each_column_and_stay_selected() {
     model.take(sample(0, vec![s.clone()]));
     s.roots[0].epochs[0].opens = 1000;
     model.take(sample(1, vec![s]));
-    let order = |model: &Model| -> Vec<String> { model.view().agents[0].roots.iter().map(|r| r.path()).collect() };
+    let order = |model: &Model| -> Vec<String> { model.view().agents[0].roots.iter().map(RootView::path).collect() };
     assert_eq!(order(&model), ["/a", "/b", "/c"]);
     model.press(Key::Select(1));
     for want in [
@@ -211,7 +211,7 @@ fn roots_are_sorted_by_each_column_and_stay_selected() {
     model.press(Key::Reverse);
     assert_eq!(order(&model), ["/b", "/a", "/c"]);
     let view = model.view();
-    let selected: Vec<String> = view.agents[0].roots.iter().filter(|r| r.is_selected).map(|r| r.path()).collect();
+    let selected: Vec<String> = view.agents[0].roots.iter().filter(|r| r.is_selected).map(RootView::path).collect();
     assert_eq!((selected, view.sort), (vec!["/a".to_owned()], Column::Waited));
     model.press(Key::Sort);
     assert_eq!(model.view().sort, Column::Path);
