@@ -41,9 +41,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often it is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What commands say that find no agent.
-pub(crate) const NO_AGENT: &str = "no agent of yours is running on this node";
-
 /// Asks all agents and waits for `patience` at most. Returns their answers, and the directories
 /// that the configuration names.
 ///
@@ -112,17 +109,34 @@ pub(crate) fn need<T: Send + 'static>(
     patience: Duration,
     question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<Answers<T>, ExitCode> {
-    let (answers, _) = ask(config, patience, question)?;
+    let (answers, places) = ask(config, patience, question)?;
     warn_of_silent(&answers.missing);
     if answers.is_none() {
-        say::err(format_args!("monarch: {NO_AGENT}; an agent ends 3 s after its last job\n"));
+        say::err(format_args!("monarch: {}; an agent ends 3 s after its last job\n", none(config, &places)));
         return Err(ExitCode::from(EX_NO_AGENT));
     }
     Ok(answers)
 }
 
+/// Says that there is no agent: none at all, or none with these tiers and roots.
+pub(crate) fn none(config: &ConfigArgs, places: &Places) -> String {
+    let are_others = !(config.tier.is_empty() && config.root.is_empty())
+        && runtime_dir::all(&bases(places)).iter().any(|dir| agent_alive(dir));
+    if !are_others {
+        return "no agent of yours is running on this node".to_owned();
+    }
+    let listed = |dirs: &mut dyn Iterator<Item = &PathBuf>| {
+        dirs.map(|dir| dir.shown().to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let serves = (!config.root.is_empty()).then(|| format!("serves {}", listed(&mut config.root.iter())));
+    let tiers = &mut places.tiers.iter().map(|t| &t.path);
+    let holds = (!config.tier.is_empty()).then(|| format!("holds a tier in {}", listed(tiers)));
+    let wanted: Vec<String> = serves.into_iter().chain(holds).collect();
+    format!("no agent of yours on this node {}", wanted.join(" and "))
+}
+
 /// The runtime directories of the agents of this user, including agents that died under a job: of
-/// all of them, or of those that hold a tier of `--tier` and serve a root of `--root`.
+/// all of them, or of those that hold a tier of `--tier` and serve a directory of `--root`.
 pub(crate) fn directories(config: &ConfigArgs, places: &Places) -> Vec<PathBuf> {
     let mut dirs = runtime_dir::all(&bases(places));
     if config.tier.is_empty() && config.root.is_empty() {
@@ -137,7 +151,7 @@ pub(crate) fn directories(config: &ConfigArgs, places: &Places) -> Vec<PathBuf> 
         let holds = |dir: &PathBuf| held.iter().any(|t| t == dir || t.parent() == Some(dir));
         let served = reader.roots();
         (config.tier.is_empty() || tiers.iter().any(holds))
-            && (roots.is_empty() || roots.iter().any(|root| served.contains(root)))
+            && (roots.is_empty() || roots.iter().any(|root| served.iter().any(|of| root.starts_with(of))))
     });
     dirs
 }

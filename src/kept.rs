@@ -3,7 +3,7 @@
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
 use crate::progress::while_scanning;
-use crate::say;
+use crate::{agents, say};
 use anyhow::Result;
 use monarch_core::config::Places;
 use monarch_core::engine::Limits;
@@ -27,7 +27,7 @@ pub(crate) fn need(config: &ConfigArgs) -> Result<KeptCopies, ExitCode> {
     let places = config.places()?;
     let kept = read(&places)?;
     if kept.tiers.is_empty() {
-        say::err(format_args!("monarch: {}\n", nothing(&places)));
+        say::err(format_args!("monarch: {}\n", nothing(config, &places)));
         return Err(ExitCode::from(EX_NO_AGENT));
     }
     Ok(kept)
@@ -61,14 +61,14 @@ pub(crate) fn hold(tier: &KeptTier) -> Result<TierDir, TierError> {
 }
 
 /// Says that there is neither an agent nor a copy, and what to do.
-pub(crate) fn nothing(places: &Places) -> String {
+pub(crate) fn nothing(config: &ConfigArgs, places: &Places) -> String {
     let dirs: Vec<String> = dirs(places).iter().map(|d| d.shown().to_string()).collect();
     let looked = if dirs.is_empty() {
         "no job without a tier of its own has left copies".to_owned()
     } else {
         format!("there are no copies of earlier jobs in {}", dirs.join(", "))
     };
-    format!("no agent of yours is running on this node, and {looked}; name another tier with --tier or --config")
+    format!("{}, and {looked}; name another tier with --tier or --config", agents::none(config, places))
 }
 
 /// The directories that may hold copies, fastest first.

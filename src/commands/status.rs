@@ -57,10 +57,10 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
     if !args.json {
         match kept::read(&places) {
             Ok(copies) if !copies.tiers.is_empty() => {
-                say::err(format_args!("monarch: {}; earlier jobs have left:\n", agents::NO_AGENT));
+                say::err(format_args!("monarch: {}; earlier jobs have left:\n", agents::none(&args.config, &places)));
                 say::out(format_args!("{}", kept_copies::text(&copies)))?;
             }
-            Ok(_) => say::err(format_args!("monarch: {}\n", kept::nothing(&places))),
+            Ok(_) => say::err(format_args!("monarch: {}\n", kept::nothing(&args.config, &places))),
             Err(code) => return Ok(code),
         }
     }

@@ -69,7 +69,8 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         }
     }
     if agents.given.is_empty() && good && purged == 0 {
-        let why = if args.purge { kept::nothing(&places) } else { agents::NO_AGENT.to_owned() };
+        let none = if args.purge { kept::nothing } else { agents::none };
+        let why = none(&args.config, &places);
         say::err(format_args!("monarch: {why}\n"));
         return Ok(ExitCode::from(EX_NO_AGENT));
     }

@@ -20,7 +20,6 @@ mod tests;
 mod view;
 
 use crate::args::ConfigArgs;
-use crate::exit_code::EX_NO_AGENT;
 use crate::job::child::EndSignal;
 use crate::{agents, say};
 use anyhow::Result;
@@ -29,8 +28,6 @@ use clap::Args;
 use model::{Model, Sample};
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::Status;
-use monarch_core::agent::runtime_dir;
-use monarch_core::shown::ShowPath;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -74,14 +71,8 @@ pub(crate) fn main(args: &TopArgs) -> Result<ExitCode> {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
-    let roots = args.config.overrides().roots;
-    let mut model = Model::new(roots);
+    let mut model = Model::default();
     model.take(sample(start, first));
-    if !model.has_agents() {
-        let roots: Vec<String> = args.config.root.iter().map(|r| r.shown().to_string()).collect();
-        say::err(format_args!("monarch: no agent of yours on this node serves {}\n", roots.join(", ")));
-        return Ok(ExitCode::from(EX_NO_AGENT));
-    }
     match end_signal {
         Some(end_signal) => screen::show(&mut model, &sampler(args, start), &end_signal, args.interval),
         None => tables(args, start, model),
@@ -101,9 +92,7 @@ fn tables(args: &TopArgs, start: Instant, mut model: Model) -> Result<ExitCode> 
             Ok((answers, _)) => answers,
             Err(code) => return Ok(code),
         };
-        for dir in &next.missing {
-            say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
-        }
+        agents::warn_of_silent(&next.missing);
         let mut later = model.clone();
         later.take(sample(start, next));
         let ended = !later.has_agents();

@@ -141,6 +141,13 @@ fn a_tier_on_the_command_line_chooses_the_agent() {
     assert_eq!(stopped.status.code(), Some(4), "{stopped:?}");
     assert!(w.agent().is_some());
     assert_eq!(monarch(&w, &["status", "--root", &other]).status.code(), Some(4));
+    let none = monarch(&w, &["top", "--once", "--root", &other, "--tier", &other]);
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    let words = format!("no agent of yours on this node serves {other} and holds a tier in {other}");
+    assert!(none.status.code() == Some(4) && said.contains(&words), "{said}");
+    let below = w.root().join("below");
+    fs::create_dir(&below).unwrap();
+    assert_eq!(monarch(&w, &["status", "--root", below.to_str().unwrap()]).status.code(), Some(0));
     assert_eq!(monarch(&w, &["status", "--root", w.root().to_str().unwrap()]).status.code(), Some(0));
     assert_eq!(monarch(&w, &["stop", "--tier", w.tier().to_str().unwrap()]).status.code(), Some(0));
     until_gone(&w);

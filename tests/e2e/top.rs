@@ -128,9 +128,12 @@ impl Drop for Screen {
     }
 }
 
-/// Reads all files below argv[1] twice, and waits for its input to end.
-const READS: &str = "import os,sys\nfor epoch in range(2):\n    for d,_,names in os.walk(sys.argv[1]):\n        \
-     for n in sorted(names): open(os.path.join(d,n),'rb').read()\nprint('read',flush=True); sys.stdin.read()";
+/// Reads all files below argv[1] in two epochs that it announces, and waits for its input to end.
+const READS: &str = "import ctypes,os,sys\nfor epoch in range(2):\n    \
+     ctypes.CDLL(None).monarch_epoch_begin(ctypes.c_long(epoch + 1))\n    \
+     for d,_,names in os.walk(sys.argv[1]):\n        \
+     for n in names: open(os.path.join(d,n),'rb').read()\n\
+     print('read',flush=True); sys.stdin.read()";
 
 #[test]
 fn a_screen_shows_a_job_and_gives_the_terminal_back() {
@@ -144,8 +147,11 @@ fn a_screen_shows_a_job_and_gives_the_terminal_back() {
     let root = w.root().display().to_string();
     screen.until_shown(&root);
     // Epochs, the same as in `monarch status`.
-    screen.until_shown("epoch 1: 40 opens in ");
-    screen.until_shown("epoch 2 so far: 40 opens in ");
+    w.until("two epochs", |s| s.roots[0].epochs.iter().map(|e| (e.number, e.complete)).eq([(1, true), (2, false)]));
+    for epoch in &w.agent().unwrap().roots[0].epochs {
+        let state = if epoch.complete { "" } else { " so far" };
+        screen.until_shown(&format!("epoch {}{state}: {} opens in ", epoch.number, epoch.opens));
+    }
     let tier = w.agent().unwrap().tiers.remove(0);
     screen.until("the tier", |shown| {
         let line = shown.lines().find(|l| l.contains(&ByteSize(tier.capacity).to_string())).unwrap_or_default();
@@ -197,6 +203,30 @@ fn the_end_of_the_agent_is_shown_and_a_signal_gives_the_terminal_back() {
     assert_eq!(screen.end().signal(), Some(libc::SIGTERM));
 }
 
+/// The state of a process: `T` when it is stopped.
+fn state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_back_and_the_shell_continues_it() {
+    let mut w = World::plan().files(5).args(&["--plain"]).build();
+    w.settle();
+    let mut top = w.monarch("top");
+    top.args(["--interval", "0.2"]);
+    let mut screen = Screen::start(top, 100, 30);
+    let root = w.root().display().to_string();
+    screen.until_shown(&root);
+    screen.press("\x1a");
+    screen.until("a stopped process", |_| state(screen.child.id()) == 'T');
+    assert!(!screen.is_taken() && modes(&termios::tcgetattr(&screen.line).unwrap()) == modes(&screen.before));
+    screen.signal(libc::SIGCONT);
+    screen.until("it again", |shown| shown.contains(&root) && screen.is_taken());
+    screen.press("\x03");
+    assert!(screen.end().success());
+}
+
 #[test]
 fn a_pipe_gets_tables_with_the_figures_of_status() {
     let mut w = World::plan().files(40).size(100_000).args(&["--plain", "--exact"]).build();
@@ -205,10 +235,10 @@ fn a_pipe_gets_tables_with_the_figures_of_status() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (text(out.stdout), text(out.stderr), out.status.code())
     };
-    let none = said(&mut w.monarch("status"));
-    assert_eq!((none.1.as_str(), none.2), ("monarch: no agent of yours is running on this node\n", Some(4)));
-    assert_eq!(said(w.monarch("top").arg("--once")), none);
-    assert_eq!(said(&mut w.monarch("top")), none);
+    let none = "monarch: no agent of yours is running on this node; an agent ends 3 s after its last job\n";
+    for words in [&["--once"][..], &[], &["--count", "2"]] {
+        assert_eq!(said(w.monarch("top").args(words)), (String::new(), none.to_owned(), Some(4)));
+    }
 
     w.settle();
     let mut job = w.start(&Job::new("python3").args(["-c", READS]).arg(w.root()));

@@ -120,8 +120,6 @@ struct Place {
 /// The agents, and what the user chose.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
-    /// Agents that serve none of these roots are left out; empty: none is.
-    roots: Vec<PathBuf>,
     tracks: Vec<Track>,
     /// The agent that ended last, and when.
     ended: Option<(u32, Duration)>,
@@ -157,20 +155,9 @@ impl Scroll {
 }
 
 impl Model {
-    /// A model of the agents that serve one of these roots, or of all.
-    pub(super) fn new(roots: Vec<PathBuf>) -> Self {
-        let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
-        Self { roots: roots.into_iter().map(real).collect(), ..Self::default() }
-    }
-
     /// Whether an agent is shown.
     pub(super) fn has_agents(&self) -> bool {
         !self.tracks.is_empty()
-    }
-
-    fn is_wanted(&self, s: &Status) -> bool {
-        let serves = |path: &PathBuf| s.roots.iter().any(|r| path.starts_with(&r.path));
-        self.roots.is_empty() || self.roots.iter().any(serves)
     }
 
     /// Takes a sample, unless the user has paused.
@@ -181,9 +168,6 @@ impl Model {
         self.at = sample.at;
         let mut earlier = std::mem::take(&mut self.tracks);
         for now in sample.agents {
-            if !self.is_wanted(&now) {
-                continue;
-            }
             let track = match earlier.iter().position(|t| t.is(&now)) {
                 Some(at) => {
                     let old = earlier.swap_remove(at);

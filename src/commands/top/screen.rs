@@ -38,10 +38,10 @@ struct Taken {
 impl Taken {
     fn take() -> io::Result<Self> {
         terminal::enable_raw_mode()?;
-        let entered = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide);
-        // A terminal without an alternate screen has text on it.
-        let clear = |mut terminal: Terminal<_>| terminal.clear().map(|()| terminal);
-        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout()))).and_then(clear);
+        // A terminal without an alternate screen has text on it. (`Terminal::clear` would ask for
+        // the cursor's position, which not every terminal answers.)
+        let entered = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide, Clear(ClearType::All));
+        let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         // Given back when only one of the steps went well, too.
         terminal.map(|terminal| Self { terminal }).inspect_err(|_| give_back())
     }

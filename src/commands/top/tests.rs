@@ -111,7 +111,7 @@ fn sample(at: u64, agents: Vec<Status>) -> Sample {
 
 /// A model that has taken two samples of an agent, two seconds apart.
 fn model() -> Model {
-    let mut model = Model::new(Vec::new());
+    let mut model = Model::default();
     model.take(sample(0, vec![agent(10, 10)]));
     model.take(sample(2, vec![agent(10, 12)]));
     model
@@ -184,7 +184,7 @@ fn an_agent_that_does_not_answer_keeps_its_last_figures() {
 
 #[test]
 fn roots_are_sorted_by_each_column_and_stay_selected() {
-    let mut model = Model::new(Vec::new());
+    let mut model = Model::default();
     let mut s = agent(10, 10);
     s.roots = vec![
         root("/c", 5, vec![Epoch { local: 9, opens: 10, pfs_bytes: 1, wait_s: 3.0, ..Epoch::default() }]),
@@ -219,7 +219,7 @@ fn roots_are_sorted_by_each_column_and_stay_selected() {
 
 #[test]
 fn keys_select_pause_and_choose() {
-    let mut model = Model::new(Vec::new());
+    let mut model = Model::default();
     let two = || vec![agent(20, 10), agent(10, 10)];
     model.take(sample(0, two()));
     let selected = |model: &Model| -> Vec<(u32, String)> {
@@ -253,17 +253,6 @@ fn keys_select_pause_and_choose() {
     assert!(model.press(Key::Help) && model.view().shows_help);
     assert!(model.press(Key::Quit) && !model.view().shows_help, "it ends the help first");
     assert!(!model.press(Key::Quit));
-}
-
-#[test]
-fn a_root_picks_the_agent_that_serves_it() {
-    let take = |root: &str| {
-        let mut model = Model::new(vec![root.into()]);
-        let other = Status { roots: vec![self::root("/other", 1, vec![])], ..agent(20, 1) };
-        model.take(sample(0, vec![agent(10, 10), other]));
-        model.view().agents.iter().map(|a| a.status.pid).collect::<Vec<_>>()
-    };
-    assert_eq!([take("/other"), take("/scratch/sets/audio/train"), take("/scratch")], [vec![20], vec![10], vec![]]);
 }
 
 #[test]
@@ -340,7 +329,7 @@ fn picture(model: &mut Model, look: Look, columns: u16, lines: u16) -> Vec<Strin
 
 #[test]
 fn a_wide_screen_has_everything() {
-    let mut model = Model::new(Vec::new());
+    let mut model = Model::default();
     model.take(sample(0, vec![with_peer(agent(10, 10), 10)]));
     model.take(sample(2, vec![with_peer(agent(10, 12), 12)]));
     model.press(Key::Select(1));
@@ -468,7 +457,7 @@ fn colours_are_used_only_where_they_are_wanted() {
 #[test]
 fn a_table_cuts_nothing_off() {
     let long = format!("/{}", "a-long-path/".repeat(20));
-    let mut model = Model::new(Vec::new());
+    let mut model = Model::default();
     let of = |seconds| Status { roots: vec![root(&long, 1000, vec![epoch(1, 1000, true)])], ..agent(10, seconds) };
     model.take(sample(0, vec![of(10)]));
     let table = |model: &Model| view::table(&model.view(), &PLAIN);
