@@ -1,0 +1,40 @@
+#!/bin/sh
+# TaskProlog (slurm.conf: TaskProlog=/etc/slurm/monarch/task-prolog.sh). Runs as the user before the
+# batch script and before each task: Slurm sets what it prints after `export` in the environment of
+# these. Jobs that were staged read their copies, with nothing in their scripts; other jobs get
+# nothing. It never fails, since Slurm would not start the task, and ends after a minute.
+
+task_prolog() (
+  # shellcheck source=configs/slurm/kit/kit.conf
+  . "${0%/*}/kit.conf"
+  dir=$state/$SLURM_JOB_ID
+  [ -d "$dir" ] || exit 0
+
+  # Notes of stage.sh, once on each node: the tasks of a batch job inherit MONARCH_KIT_NODE from its script.
+  if [ -r "$dir/note" ] && [ "${SLURM_LOCALID:-0}" = 0 ] && [ "${MONARCH_KIT_NODE-}" != "$SLURMD_NODENAME" ]; then
+    echo "print monarch on $SLURMD_NODENAME: $(cat "$dir/note")"
+  fi
+  [ -r "$dir/arguments" ] || exit 0
+  echo "export MONARCH_KIT_NODE=$SLURMD_NODENAME"
+
+  # A job that calls `monarch run` or `monarch env` itself keeps what it has. What it inherits from
+  # the task prolog of its batch script may belong to another node, and is replaced.
+  case ${LD_PRELOAD-} in
+    *libmonarch_shim*) [ "${MONARCH_CTL-}" = "${MONARCH_KIT_CTL-}" ] || exit 0 ;;
+  esac
+
+  set --
+  while read -r argument; do set -- "$@" "$argument"; done <"$dir/arguments"
+  # Monarch serves until the task has ended (SLURM_TASK_PID). The nodes are those of the job, as in
+  # the prolog, and not those of the step. `monarch hold` prints what a shell is to evaluate: this
+  # one does, and prints the values without the quotes, which Slurm would keep.
+  unset MONARCH_CTL
+  eval "$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>/dev/null)"
+  [ -n "${MONARCH_CTL-}" ] || exit 0
+  export MONARCH_KIT_CTL="$MONARCH_CTL"
+  for name in LD_PRELOAD MONARCH_CTL MONARCH_JOB MONARCH_CHANGES MONARCH_KIT_CTL; do
+    value=$(printenv "$name") && echo "export $name=$value"
+  done
+)
+task_prolog
+exit 0
