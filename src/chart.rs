@@ -36,7 +36,7 @@ pub(crate) struct Chart {
 /// Size of a panel.
 pub(crate) const PANEL: (f64, f64) = (400.0, 300.0);
 /// Space around the plot: left, top, right, bottom.
-const MARGIN: (f64, f64, f64, f64) = (62.0, 34.0, 14.0, 48.0);
+const MARGIN: (f64, f64, f64, f64) = (62.0, 34.0, 24.0, 48.0);
 
 /// Colours that people with any vision can tell apart (Okabe and Ito), the palest of them left out.
 pub(crate) const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195"];
@@ -178,7 +178,7 @@ mod tests {
             series: vec![series.clone()],
         };
         let svg = chart.svg(0.0, 0.0);
-        assert!(svg.contains(r#"points="0.0,218.0 324.0,0.0""#), "{svg}");
+        assert!(svg.contains(r#"points="0.0,218.0 314.0,0.0""#), "{svg}");
         assert!(legend(&[series], 0.0, 0.0).contains("a&lt;b"));
     }
 }

@@ -10,6 +10,7 @@ mod exit_code;
 mod job;
 mod kept;
 mod nodes;
+mod page;
 mod progress;
 mod report;
 mod say;

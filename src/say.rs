@@ -45,6 +45,16 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
+/// Formats a number of things: "1 copy", "2,000 copies".
+pub(crate) fn counted(n: impl TryInto<u64>, noun: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    match (n, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{} {stem}ies", count(n)),
+        (_, None) => format!("{} {noun}s", count(n)),
+    }
+}
+
 /// Writes a warning, a line, to standard error.
 pub(crate) fn warn(text: Arguments<'_>) {
     err(format_args!("monarch: warning: {text}\n"));

@@ -209,7 +209,7 @@ fn wrong_usage_is_exit_code_2_and_a_message() {
 fn a_good_configuration_is_shown_and_passes_the_check() {
     let p = Place::new();
     let file = p.config("dataset: { roots: [ROOT] }\ntiers: [{ name: t, path: TIER, capacity: 64MiB }]\n");
-    p.monarch(["config", "check", "--config", &file]).fine(&["ok: 1 root(s), 1 tier(s)"]);
+    p.monarch(["config", "check", "--config", &file]).fine(&["ok: 1 root, 1 tier"]);
     let shown = p.monarch(["config", "show", "--config", &file]);
     shown.fine(&[&path(&p.at("root")), "64MiB", "monarch.yaml"]);
     let flags = ["config", "show", "--config", &file, "--set", "source.max_inflight=9"];
@@ -277,7 +277,9 @@ fn a_file_that_is_no_saved_index_is_refused() {
 #[test]
 fn without_an_agent_status_and_stop_say_so() {
     let p = Place::new();
-    p.monarch(["status"]).failed(4, &["no agent"]);
+    // (A tier is named: the default one may have copies of jobs on this machine.)
+    let tier = path(&p.at("tier"));
+    p.monarch(["status", "--tier", &tier]).failed(4, &["no agent"]);
     p.monarch(["stop"]).failed(4, &["no agent"]);
     let json = p.monarch(["status", "--json"]);
     assert_eq!((json.code, json.out.trim(), json.err.as_str()), (Some(4), "[]", ""));
@@ -288,7 +290,7 @@ fn without_an_agent_status_and_stop_say_so() {
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(left.parent().expect("parent"), private).expect("chmod");
     std::fs::write(left.join("agent.sock"), b"").expect("write");
-    p.monarch(["status"]).failed(4, &["no agent"]);
+    p.monarch(["status", "--tier", &tier]).failed(4, &["no agent"]);
     p.monarch(["stop", "--purge", "--tier", &path(&p.at("none"))]).failed(4, &["no agent"]);
 }
 
@@ -324,7 +326,7 @@ fn commands_survive_an_output_without_reader() {
     assert!(piped.out == "0\n" && !piped.err.contains("panicked"), "{piped:#?}");
     let full = sh(&format!("{show} > /dev/full; echo $?"));
     assert!(full.out == "1\n" && full.err.contains("No space left"), "{full:#?}");
-    assert_eq!(sh("\"$1\" status 2> /dev/full; echo $?").out, "4\n");
+    assert_eq!(sh("\"$1\" status --tier $PWD/tier 2> /dev/full; echo $?").out, "4\n");
     assert_eq!(sh("\"$1\" status --json > /dev/full 2>&1; echo $?").out, "1\n");
 }
 
@@ -367,8 +369,11 @@ fn a_saved_index_is_compared_with_its_root() {
 #[test]
 fn commands_that_need_an_agent_say_so_without_one() {
     let p = Place::new();
-    p.monarch(["explain", "root/one"]).failed(4, &["no agent of yours"]);
-    p.monarch(["evict", "--all"]).failed(4, &["no agent of yours"]);
+    // (A tier is named: the default one may have copies of jobs on this machine.)
+    let tier = path(&p.at("tier"));
+    for words in [&["explain", "root/one"][..], &["evict", "--all"], &["verify"], &["du"], &["status"]] {
+        p.monarch([words, &["--tier", &tier]].concat()).failed(4, &["no agent of yours", &tier]);
+    }
     p.monarch(["explain"]).failed(2, &["<PATH>"]);
     p.monarch(["evict"]).failed(2, &["<PATH>"]);
     p.monarch(["evict", "--all", "root"]).failed(2, &["cannot be used with"]);
@@ -549,7 +554,14 @@ const SMALL: [&str; 3] = ["simulate", "--synthetic", "files=1000,size=100KB,epoc
 fn policies_are_simulated() {
     let p = Place::new();
     let said = p.monarch(SMALL.iter().chain(&["--nodes", "1,2", "--capacity", "25%,100%"]));
-    said.fine(&["1,000 files, 100.0 MB, 3 epochs", "policy", "first_epoch", "100%", "bound"]);
+    said.fine(&[
+        "1,000 files, 95.4 MiB, 3 epochs",
+        "policy",
+        "first_epoch",
+        "100%",
+        "bound",
+        "Best policy on 2 nodes: ",
+    ]);
     let rows = |more: &[&str]| {
         let said = p.monarch(SMALL.iter().chain(&["--json", "--policy", "first_epoch"]).chain(more));
         said.fine(&[]);
@@ -579,9 +591,17 @@ fn a_simulation_is_drawn() {
     let draw = |file: &str| p.monarch(SMALL.iter().chain(&["--nodes", "1,2,4", "--plot", file]));
     draw("plot.html").fine(&["first_epoch"]);
     let page = std::fs::read_to_string(p.at("plot.html")).expect("page");
-    for words in
-        ["<!DOCTYPE html>", "<svg ", "on 4 nodes", "Efficiency, capacity 25%", "first_epoch", "monarch simulate"]
-    {
+    for words in [
+        "<!DOCTYPE html>",
+        "<svg ",
+        "<h1>Best policy on 4 nodes: ",
+        "with probability 1/N",
+        "prefers-color-scheme:dark",
+        "on 4 nodes",
+        "Efficiency, capacity 25%",
+        "first_epoch",
+        "monarch simulate",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("<script") && !page.contains("NaN") && !page.contains("inf"), "{page}");

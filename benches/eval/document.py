@@ -239,18 +239,20 @@ def published(all_told, scalings):
 def drawing(told, cases):
     """A drawing: epochs stacked, a bar for each mode, a group for each case."""
     # (A bold letter of 12 points is about 7 units wide.)
-    wide, high, left, top, bottom = max(200 * len(cases) + 90, 7 * len(told["about"]) + 80), 300, 60, 46, 58
+    wide, high, left, top, bottom = max(200 * len(cases) + 90, 7 * len(told["about"]) + 80, 460), 310, 64, 60, 58
     bars = [(case, mode, modes[mode]) for case, modes in cases.items() for mode in MODES]
-    most = max(med([total(r) for r in runs]) for _, _, runs in bars) or 1
+    most = max(total(r) for _, _, runs in bars for r in runs) or 1
     step = next(s * 10 ** p for p in range(-2, 6) for s in (1, 2, 5) if most / (s * 10 ** p) <= 6)
     full = -(-most // step) * step
     y = lambda v: top + (high - top - bottom) * (1 - v / full)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
-           '<rect width="100%" height="100%" fill="white"/>', f'<text x="8" y="18" font-weight="bold">{html.escape(told["about"])}: seconds</text>']
+           '<rect width="100%" height="100%" fill="white"/>', f'<text x="8" y="18" font-weight="bold">{html.escape(told["about"])}</text>',
+           f'<text transform="translate(14,{(top + high - bottom) / 2:.0f}) rotate(-90)" text-anchor="middle" fill="#444">seconds</text>']
     x, legend = 8, [("copy", COPYING)] + [(f"epoch {n + 1}", COLOURS[n % len(COLOURS)]) for n in range(told["plan"]["epochs"])]
     for name, colour in legend:
         out += [f'<rect x="{x}" y="26" width="10" height="10" fill="{colour}"/>', f'<text x="{x + 14}" y="35">{name}</text>']
         x += 30 + 7 * len(name)
+    out += [overview.spread(x + 4, x + 30, 31), f'<text x="{x + 38}" y="35">least and most of the runs</text>']
     v = 0
     while v <= full + 1e-9:
         out += [f'<line x1="{left}" x2="{wide - 10}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>', f'<text x="{left - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>']
@@ -262,7 +264,11 @@ def drawing(told, cases):
         for colour, value in parts:
             out.append(f'<rect x="{x}" y="{y(base + value):.1f}" width="34" height="{y(base) - y(base + value):.1f}" fill="{colour}"/>')
             base += value
-        out.append(f'<text x="{x + 17}" y="{high - bottom + 15}" text-anchor="middle">{mode}</text>')
+        times = [total(r) for r in runs]
+        ends = "".join(f"M{x + 13},{y(at):.1f}h8" for at in (min(times), max(times)))
+        out += [f'<path d="M{x + 17},{y(min(times)):.1f}V{y(max(times)):.1f}{ends}" fill="none" stroke="black" stroke-width="1.2"/>',
+                f'<text x="{x + 17}" y="{y(max(times)) - 4:.1f}" text-anchor="middle" font-size="10">{readable_time(med(times))}</text>',
+                f'<text x="{x + 17}" y="{high - bottom + 15}" text-anchor="middle">{mode}</text>']
         if number % 4 == 0:
             out.append(f'<text x="{x + 83}" y="{high - bottom + 34}" text-anchor="middle" font-size="11" fill="#444">{html.escape(case)}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
@@ -307,11 +313,13 @@ def per_epoch(told, cases):
             if number == 0 and "keeps" not in case:
                 spared = 1 if tier >= 1 or "compression" in plan else tier
                 bound = [1] + [1 - spared] * (epochs - 1)
-            full = most or 1.08 * max(1e-9, *bound, *[v for points in curves.values() for v in points])
+            largest = most or max(1e-9, *bound, *[v for points in curves.values() for v in points])
+            tick, full = round_down(largest), largest * (1 if most else 1.08)
             x = lambda n: (x0 + x1) / 2 if epochs == 1 else x0 + 8 + (x1 - x0 - 16) * n / (epochs - 1)
             y = lambda v: bottom - (bottom - top) * v / full
             out += [f'<text x="{x0}" y="{top - 6}">{title}</text>', f'<path d="M{x0},{top}V{bottom}H{x1}" fill="none" stroke="#999"/>',
-                    f'<text x="{x0 - 4}" y="{top + 6}" text-anchor="end">{readable(full)}</text>', f'<text x="{x0 - 4}" y="{bottom}" text-anchor="end">0</text>']
+                    f'<path d="M{x0 - 3},{y(tick):.1f}h3" stroke="#999"/>', f'<text x="{x0 - 5}" y="{y(tick) + 4:.1f}" text-anchor="end">{readable(tick)}</text>',
+                    f'<text x="{x0 - 5}" y="{bottom}" text-anchor="end">0</text>', f'<text x="{(x0 + x1) / 2}" y="{bottom + 23}" text-anchor="middle" fill="#444">epoch</text>']
             labels = [str(n + 1) for n in range(epochs)] if epochs > 1 else ["all"]
             out += [f'<text x="{x(n):.1f}" y="{bottom + 12}" text-anchor="middle">{label}</text>' for n, label in enumerate(labels)]
             # Curves that coincide are drawn a little apart.
@@ -326,8 +334,17 @@ def per_epoch(told, cases):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+def round_down(number):
+    """The largest of 1, 2 and 5 times a power of ten that is not above the number."""
+    return max(s * 10.0 ** p for p in range(-9, 12) for s in (1, 2, 5) if s * 10.0 ** p <= number * (1 + 1e-9))
+
+
+def readable_time(seconds):
+    return f"{seconds:.1f}" if seconds < 99.95 else f"{seconds:.0f}"
+
+
 def readable(number):
-    return f"{number / 1000:.0f}k" if number >= 10_000 else f"{number:,.0f}" if number >= 10 else f"{number:.2f}"
+    return f"{number / 1000:.0f}k" if number >= 10_000 else f"{number:,.0f}" if number >= 10 else f"{number:g}"
 
 
 def lines(path, title, series, ticks, low=0.0):
@@ -342,7 +359,8 @@ def lines(path, title, series, ticks, low=0.0):
         out += [f'<line x1="{left}" x2="{wide - right}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>', f'<text x="{left - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>']
     for n in ticks:
         out.append(f'<text x="{places[n]:.1f}" y="{high - bottom + 18}" text-anchor="middle" font-size="10">{n}</text>')
-    out.append(f'<text x="{(left + wide - right) / 2}" y="{high - 8}" text-anchor="middle">nodes</text>')
+    out += [f'<text x="{(left + wide - right) / 2}" y="{high - 8}" text-anchor="middle">nodes</text>',
+            f'<text transform="translate(14,{(top + high - bottom) / 2:.0f}) rotate(-90)" text-anchor="middle" fill="#444">of the time on one node</text>']
     for at, (name, points, dashed) in enumerate(series):
         colour, dash = COLOURS[at % len(COLOURS)], 'stroke-dasharray="5 4"' if dashed else ""
         path_of = " ".join(f"{'L' if i else 'M'}{places[n]:.1f},{y(v):.1f}" for i, (n, v) in enumerate(sorted(points.items())))
@@ -442,6 +460,7 @@ def write(results, docs, workloads):
     if all_told:
         with open(f"{docs}/evaluation/overview.svg", "w") as f:
             f.write(overview.draw([against_direct(told, next(iter(cases.values()))) for told, cases in all_told]))
+        overview.paint(f"{docs}/evaluation/overview.svg")
     rows = targets(all_told) + [row for told in scalings for row in targets_of_scaling(told)]
     whole = [HEAD, "## Five results\n", headline.five(all_told, scalings, rows), FIVE, "![Time of each workload against the file system](evaluation/overview.svg)\n",
              "## Losses and missed targets\n", headline.losses_of_time(all_told, scalings), f"{sum(row[3] == headline.MET for row in rows)} of {len(rows)} targets were met:\n",

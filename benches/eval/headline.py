@@ -1,7 +1,7 @@
 """The beginning of docs/EVALUATION.md: five results, the chart, and what was missed."""
 import re, textwrap
 
-from measures import MODES, against_direct, counts, is_bound_by_computation, med, table, total
+from measures import MODES, counts, is_bound_by_computation, med, median_against_direct, table, total
 
 MET = "met"
 # Targets, as the table of all targets names them after the case, and as the summary names them.
@@ -36,7 +36,7 @@ def five(all_told, scalings, rows):
             lines.append([number, what.format(name=of[0], link=told["plan"].get("link")), *cells(told, modes), verdicts(rows, ", ".join(of))])
 
     def times(told, modes):
-        ratios, seconds = against_direct(told, modes)[2], med([total(r) for r in modes["direct"]])
+        ratios, seconds = median_against_direct(told, modes), med([total(r) for r in modes["direct"]])
         return [f"{seconds:.1f} s", *[f"{ratios[mode]:.2f}" for mode in MODES[1:]]]
 
     def data_sets(told, modes):
@@ -67,7 +67,7 @@ def five(all_told, scalings, rows):
 
 def losses_of_time(all_told, scalings):
     """Sentences about where Monarch gains nothing, or less than copying first."""
-    every = [(f"`{told['name']}`, {case}", modes, against_direct(told, modes)[2]) for told, cases in all_told for case, modes in cases.items()]
+    every = [(f"`{told['name']}`, {case}", modes, median_against_direct(told, modes)) for told, cases in all_told for case, modes in cases.items()]
     bound = [ratios["cold"] for _, modes, ratios in every if is_bound_by_computation(modes)]
     slower = [f"{name} ({ratios['cold']:.2f})" for name, _, ratios in every if ratios["cold"] > 1.01]
     copying = [name for name, _, ratios in every if ratios["copy"] < ratios["cold"]]

@@ -62,10 +62,15 @@ def tier_share(told, modes):
 
 
 def against_direct(told, modes):
-    """Name of a workload, size of its tier as a share of the data, and time by mode as a ratio of
-    `direct`."""
-    ratios = {mode: med([total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])]) for mode in MODES}
+    """Name of a workload, size of its tier as a share of the data, and time by mode as ratios of
+    `direct`, each of one run, in order."""
+    ratios = {mode: sorted(total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])) for mode in MODES}
     return told["name"], tier_share(told, modes), ratios
+
+
+def median_against_direct(told, modes):
+    """Time by mode as a ratio of `direct`: medians."""
+    return {mode: med(ratios) for mode, ratios in against_direct(told, modes)[2].items()}
 
 
 def near(ratio, target):

@@ -1,6 +1,8 @@
 """The chart of README and docs/EVALUATION.md: the first case of each workload against the file
 system itself."""
-import html
+import html, shutil, subprocess, sys
+
+from measures import med
 
 # Names of workloads in the chart; a workload without one keeps its own name.
 LABELS = {
@@ -18,7 +20,7 @@ LABELS = {
     "dlio-jpeg": "DLIO jpeg",
 }
 COLD, WARM, COPY = "#0072B2", "#D55E00", "#666666"
-FULL, WIDE, LEFT, RIGHT, TOP, ROW = 1.25, 860, 330, 30, 84, 26
+FULL, WIDE, LEFT, RIGHT, TOP, ROW = 1.25, 920, 330, 90, 84, 26
 
 
 def mark(mode, x, y):
@@ -29,10 +31,17 @@ def mark(mode, x, y):
     return f'{ring} stroke="white" stroke-width="5"/>{ring} stroke="{COPY}" stroke-width="2.5"/>'
 
 
+def spread(least, most, y):
+    """A line from the least to the most of several runs, with an end on each side."""
+    ends = "".join(f"M{at:.1f},{y - 4:.1f}v8" for at in (least, most))
+    return f'<path d="M{least:.1f},{y:.1f}H{most:.1f}{ends}" fill="none" stroke="black" stroke-width="1.2"/>'
+
+
 def draw(rows):
-    """An SVG of `rows`: name, share of the data that the tier holds, and seconds by mode as ratios
-    of `direct`."""
-    rows = sorted(rows, key=lambda row: row[2]["cold"])
+    """An SVG of `rows`: name, share of the data that the tier holds, and seconds of each run by mode
+    as ratios of `direct`. Bars and signs are medians."""
+    rows = [(name, tier, {mode: med(all_of) for mode, all_of in ratios.items()}, ratios["cold"]) for name, tier, ratios in rows]
+    rows.sort(key=lambda row: row[2]["cold"])
     high = TOP + ROW * len(rows) + 46
     x = lambda ratio: LEFT + (WIDE - LEFT - RIGHT) * min(ratio, FULL) / FULL
     bottom = TOP + ROW * len(rows)
@@ -42,18 +51,30 @@ def draw(rows):
            f'<rect x="12" y="40" width="22" height="14" fill="{COLD}"/>', '<text x="40" y="52">Monarch, cold</text>',
            mark("warm", 166, 47), '<text x="178" y="52">Monarch, warm</text>',
            mark("copy", 306, 47), '<text x="322" y="52">copying first, the copy with it; it has room for all data</text>',
-           f'<text x="{LEFT - 12}" y="{TOP - 10}" text-anchor="end" fill="#444" font-size="12">tier, share of the data</text>']
+           spread(724, 758, 47), '<text x="766" y="52">least and most</text>',
+           f'<text x="{LEFT - 12}" y="{TOP - 10}" text-anchor="end" fill="#444" font-size="12">tier, share of the data</text>',
+           f'<text x="{WIDE - 16}" y="{TOP - 10}" text-anchor="end" fill="#444" font-size="12">cold</text>']
     for tick in (0, 0.25, 0.5, 0.75, 1, 1.25):
         strong = tick == 1
         out += [f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 6}" y2="{bottom}" stroke="{"#333" if strong else "#ddd"}" stroke-width="{2 if strong else 1}"/>',
                 f'<text x="{x(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>']
     out.append(f'<text x="{x(1):.1f}" y="{bottom + 36}" text-anchor="middle" fill="#444">direct</text>')
-    for at, (name, tier, ratios) in enumerate(rows):
+    for at, (name, tier, ratios, cold) in enumerate(rows):
         y = TOP + ROW * at + ROW / 2
         out += [f'<text x="12" y="{y + 5:.1f}">{html.escape(LABELS.get(name, name))}</text>',
                 f'<text x="{LEFT - 12}" y="{y + 5:.1f}" text-anchor="end" fill="#444">{tier:.0%}</text>',
                 f'<rect x="{LEFT}" y="{y - 8:.1f}" width="{x(ratios["cold"]) - LEFT:.1f}" height="16" fill="{COLD}"/>',
-                mark("copy", x(ratios["copy"]), y), mark("warm", x(ratios["warm"]), y)]
+                spread(x(cold[0]), x(cold[-1]), y),
+                mark("copy", x(ratios["copy"]), y), mark("warm", x(ratios["warm"]), y),
+                f'<text x="{WIDE - 16}" y="{y + 5:.1f}" text-anchor="end">{ratios["cold"]:.2f}</text>']
         if ratios["copy"] > FULL:
             out.append(f'<text x="{x(FULL) - 14:.1f}" y="{y + 5:.1f}" text-anchor="end" fill="{COPY}">{ratios["copy"]:.1f} &#8594;</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def paint(svg):
+    """Makes a PNG of a drawing beside it, for places that show no SVG."""
+    if not shutil.which("rsvg-convert"):
+        print(f"{svg.removesuffix('svg')}png is not made again: there is no rsvg-convert (Debian: apt install librsvg2-bin)", file=sys.stderr)
+        return
+    subprocess.run(["rsvg-convert", "--zoom", "2", "--output", svg.removesuffix("svg") + "png", svg], check=True)

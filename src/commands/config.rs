@@ -65,7 +65,8 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
             for outside in follow::find(&c.dataset.roots) {
                 say::note(format_args!("{}", outside.text(c.dataset.follow == Follow::Auto)));
             }
-            say::out(format_args!("ok: {} root(s), {} tier(s)\n", c.dataset.roots.len(), c.tiers.len()))?;
+            let (roots, tiers) = (c.dataset.roots.len(), c.tiers.len());
+            say::out(format_args!("ok: {}, {}\n", say::counted(roots, "root"), say::counted(tiers, "tier")))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -71,9 +71,12 @@ pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
 /// The line of a path; how many files there are may be unknown.
 fn line(path: &Path, all: Option<&Tally>, resident: &Tally) -> String {
     let here = ByteSize(resident.bytes).to_string();
-    let Some(all) = all else { return format!("{here:>10}  {} files  {}\n", resident.files, path.shown()) };
+    let Some(all) = all else {
+        return format!("{here:>10}  {}  {}\n", say::counted(resident.files, "file"), path.shown());
+    };
     let whole = ByteSize(all.bytes).to_string();
-    format!("{here:>10} of {whole:>10}  {} of {} files  {}\n", resident.files, all.files, path.shown())
+    let files = format!("{} of {}", say::count(resident.files), say::counted(all.files, "file"));
+    format!("{here:>10} of {whole:>10}  {files}  {}\n", path.shown())
 }
 
 /// Counts what jobs have left. Of the roots, when no path is named, without a call to the PFS: then

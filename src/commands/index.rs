@@ -83,10 +83,10 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
             index::save(&built, output)?;
             let h = built.header();
             say::out(format_args!(
-                "{}: {} files, {} directories and links, {} of data, index {} in {:.1} s\n",
+                "{}: {}, {} directories and links, {} of data, index {} in {:.1} s\n",
                 output.shown(),
-                h.files,
-                u64::from(h.entries) - h.files,
+                say::counted(h.files, "file"),
+                say::count(u64::from(h.entries) - h.files),
                 bytesize::ByteSize(h.bytes),
                 bytesize::ByteSize(h.len),
                 start.elapsed().as_secs_f64()
@@ -124,7 +124,11 @@ fn verify(
     let saved = index::load(file)?;
     let index = IndexBytes(saved.index()).open().context("the index is malformed")?;
     let Some(root) = root else {
-        say::out(format_args!("{}: whole, {} entries; name the root to compare it with\n", file.shown(), index.len()))?;
+        say::out(format_args!(
+            "{}: whole, {}; name the root to compare it with\n",
+            file.shown(),
+            say::counted(index.len(), "entry")
+        ))?;
         return Ok(ExitCode::SUCCESS);
     };
     let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.shown()))?;

@@ -49,10 +49,10 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
     } else {
         for r in &roots {
             say::out(format_args!(
-                "{}: {}, {} files, {}\n",
+                "{}: {}, {}, {}\n",
                 r.path.shown(),
                 r.state,
-                r.files,
+                say::counted(r.files, "file"),
                 bytesize::ByteSize(r.bytes)
             ))?;
         }

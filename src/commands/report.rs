@@ -4,7 +4,7 @@ use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
 use crate::report::{self, Report};
 use crate::{agents, say};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::Status;
@@ -74,8 +74,9 @@ pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
 
 fn read(file: &Path) -> Result<Report> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.shown()))?;
-    serde_json::from_str(&text).with_context(|| {
-        format!(
+    // What the parser expected says nothing to a user.
+    serde_json::from_str(&text).map_err(|_| {
+        anyhow!(
             "{} is no report of `monarch run --report FILE.json` (a page of HTML cannot be read again)",
             file.shown()
         )

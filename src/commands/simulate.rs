@@ -1,5 +1,6 @@
 //! `monarch simulate`: compares what placement policies would do for a job, without the job.
 
+mod best;
 mod given;
 mod plot;
 mod row;
@@ -9,7 +10,7 @@ mod trace;
 
 use crate::exit_code::EX_USAGE;
 use crate::say;
-use crate::say::count;
+use crate::say::counted;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 use given::Capacity;
@@ -150,6 +151,9 @@ pub(crate) fn main(args: &SimulateArgs) -> Result<ExitCode> {
     } else {
         say::out(format_args!("{about}\n{}", table::table(&rows)))?;
         say::out(format_args!("{}\n", table::LEGEND))?;
+        if let Some(best) = best::sentence(&rows) {
+            say::out(format_args!("{best}\n"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -214,15 +218,18 @@ impl SimulateArgs {
     }
 
     fn about(&self, work: &Workload) -> String {
-        let (files, size) = (count(u64::from(work.files())), bytes(work.bytes()));
+        let (files, size) = (counted(work.files(), "file"), bytes(work.bytes()));
         match &self.trace {
-            Some(file) => format!("{}: {files} files, {size}, {} epochs", file.shown(), work.epochs()),
+            Some(file) => format!("{}: {files}, {size}, {}", file.shown(), counted(work.epochs(), "epoch")),
             None => {
                 let s = &self.synthetic;
                 let shuffle = given::shuffle_name(s.shuffle);
                 format!(
-                    "{files} files, {size}, {} epochs, shuffle {shuffle}; a node has {} ranks with {} workers each, batch {}",
-                    s.epochs, s.ranks, s.workers, s.batch
+                    "{files}, {size}, {}, shuffle {shuffle}; a node has {} with {} each, batch {}",
+                    counted(s.epochs, "epoch"),
+                    counted(s.ranks, "rank"),
+                    counted(s.workers, "worker"),
+                    s.batch
                 )
             }
         }

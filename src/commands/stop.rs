@@ -57,7 +57,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
             match purge(dir) {
                 Ok(Some((path, sum))) => {
                     let bytes = ByteSize(sum.bytes);
-                    say::out(format_args!("removed {}: {} copies, {bytes}\n", path.shown(), sum.files))?;
+                    say::out(format_args!("removed {}: {}, {bytes}\n", path.shown(), say::counted(sum.files, "copy")))?;
                     purged += 1;
                 }
                 Ok(None) => {}

@@ -339,7 +339,7 @@ fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
     } else {
         String::new()
     };
-    let mut text = format!("{} copies, {} read{source}: ", found.copies, ByteSize(found.bytes));
+    let mut text = format!("{}, {} read{source}: ", say::counted(found.copies, "copy"), ByteSize(found.bytes));
     text += &match (found.damaged.len(), found.repaired) {
         (0, _) => "no difference\n".to_owned(),
         (n, 0) => format!("{n} damaged and dropped\n"),
@@ -353,7 +353,7 @@ fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
         text += &format!("  and {} more\n", found.damaged.len() - MAX_COPIES_NAMED);
     }
     if found.unknown > 0 {
-        text += &format!("{} copies have no checksum; the next agent drops them\n", found.unknown);
+        text += &format!("{} without a checksum; the next agent drops them\n", say::counted(found.unknown, "copy"));
     }
     Ok(say::out(format_args!("{text}"))?)
 }

@@ -242,9 +242,9 @@ impl Service {
             let lost =
                 if traced.lost > 0 { format!(", {} more were too many at a time", traced.lost) } else { String::new() };
             say::err(format_args!(
-                "monarch: trace {}: {} opens{lost}, {}; see `monarch trace stats {0}`\n",
+                "monarch: trace {}: {}{lost}, {}; see `monarch trace stats {0}`\n",
                 file.shown(),
-                traced.opens,
+                say::counted(traced.opens, "open"),
                 bytesize::ByteSize(traced.bytes)
             ));
         }

@@ -2,7 +2,7 @@
 
 use super::advice::next;
 use super::summary::{REASONS, Report};
-use crate::say::count;
+use crate::say::{count, counted};
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::Savings;
 use monarch_core::agent::runtime_dir;
@@ -38,12 +38,13 @@ pub(crate) fn text(r: &Report) -> String {
         let _ = writeln!(out, "monarch: nothing below {} was opened: {}", roots(r), why_nothing(r));
     }
     if pfs > 0 {
-        let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", reasons(r));
+        let _ = writeln!(out, "monarch: {} went to the PFS:{}", counted(pfs, "open"), reasons(r));
     }
     if chunked > 0 {
         let _ = writeln!(
             out,
-            "monarch: {chunked} opens of large files were served in chunks: {} from what there was of copies, {} from the PFS",
+            "monarch: served in chunks: {} of large files, {} from what there was of copies, {} from the PFS",
+            counted(chunked, "open"),
             ByteSize(r.get("chunk_bytes")),
             ByteSize(r.get("chunk_miss_bytes"))
         );
@@ -52,7 +53,8 @@ pub(crate) fn text(r: &Report) -> String {
     if fresh > 0 {
         let _ = writeln!(
             out,
-            "monarch: {fresh} files had just been changed and were left alone at first (dataset.min_file_age)"
+            "monarch: {} just changed, and left alone at first (dataset.min_file_age)",
+            counted(fresh, "file")
         );
     }
     for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
@@ -63,11 +65,11 @@ pub(crate) fn text(r: &Report) -> String {
     for t in after.tiers.iter().filter(|_| !r.is_empty()) {
         let _ = writeln!(
             out,
-            "monarch: tier {}: {} of {} used by {} copies{}",
+            "monarch: tier {}: {} of {} used by {}{}",
             t.name,
             ByteSize(t.used),
             ByteSize(t.capacity),
-            t.files,
+            counted(t.files, "copy"),
             if t.resting { ", resting (its disk is full, an error, or the job's memory is short)" } else { "" }
         );
     }
@@ -76,7 +78,13 @@ pub(crate) fn text(r: &Report) -> String {
             let _ = writeln!(out, "monarch: root {}: {notice}", root.path.shown());
         }
         if root.state != "ready" && !is_brief {
-            let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.shown(), root.state, root.entries);
+            let _ = writeln!(
+                out,
+                "monarch: root {}: {} ({})",
+                root.path.shown(),
+                root.state,
+                counted(root.entries, "entry")
+            );
         } else if !r.is_empty() && r.is_unused(root) {
             let _ = writeln!(
                 out,
@@ -89,8 +97,8 @@ pub(crate) fn text(r: &Report) -> String {
         let log = after.runtime_dir.join(runtime_dir::LOG);
         let _ = writeln!(
             out,
-            "monarch: warning: the agent was started again {} time(s); see {}, removed 3 s after the last job",
-            r.agent_restarts,
+            "monarch: warning: the agent was started again {}; see {}, removed 3 s after the last job",
+            counted(r.agent_restarts, "time"),
             log.shown()
         );
     }
@@ -115,9 +123,9 @@ fn of_this_job(own: Savings) -> String {
     }
     let up_to = if own.uncertain_bytes > 0 { "up to " } else { "" };
     format!(
-        "this job read {up_to}{} in {} opens, {} of them at the PFS; its readers waited {:.1} s",
+        "this job read {up_to}{} in {}, {} of them at the PFS; its readers waited {:.1} s",
         ByteSize(own.read_bytes),
-        count(own.opens),
+        counted(own.opens, "open"),
         count(own.pfs_opens),
         own.wait_s
     )

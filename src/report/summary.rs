@@ -122,8 +122,9 @@ impl Report {
             status: Status { nodes: after.nodes.max(before.nodes), ..after },
             ..Self::default()
         };
-        // Jobs that were there at the begin, this one among them, and those that came since.
-        new.jobs = (before.jobs as u64).max(1) + new.agent("jobs_attached");
+        // Jobs that were there at the begin, this one among them, and those that came since. (An
+        // agent without the counter had one at least.)
+        new.jobs = (before.jobs as u64 + new.agent("jobs_attached")).max(1);
         new.shared_with_other_jobs = new.jobs > 1;
         new.savings = Savings::of(&new.counters, &new.agent, &new.pfs_opens);
         if new.shared_with_other_jobs {

@@ -14,7 +14,8 @@ use std::path::Path;
 const DOCUMENT: &str = "docs/MESSAGES.md";
 /// Where messages are made.
 /// Sources with the labels of a page or a screen, which are no messages.
-const LABELS: [&str; 2] = ["src/report/page.rs", "src/commands/top/view.rs"];
+const LABELS: [&str; 4] =
+    ["src/page.rs", "src/report/page.rs", "src/commands/simulate/plot.rs", "src/commands/top/view.rs"];
 
 /// Prose in the sources that no message consists of, with the reason.
 const NO_MESSAGES: &[(&str, &str)] = &[

@@ -42,7 +42,7 @@ fn a_check_of_the_configuration_leaves_no_file_behind() {
     let p = Place::new();
     for tier in ["tier", "tmp/new"] {
         let tier = format!("{}:1MiB", path(&p.at(tier)));
-        p.monarch(["config", "check", "--root", "root", "--tier", &tier]).fine(&["ok: 1 root(s), 1 tier(s)"]);
+        p.monarch(["config", "check", "--root", "root", "--tier", &tier]).fine(&["ok: 1 root, 1 tier"]);
     }
     for dir in ["tier", "tmp"] {
         assert_eq!(std::fs::read_dir(p.at(dir)).expect("list").count(), 0, "{dir}");

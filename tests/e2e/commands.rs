@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Verdict of `explain --json` for each path, and its exit status.
 fn explained(w: &World, paths: &[&Path]) -> (Vec<String>, i32) {
-    let out = w.monarch("explain").arg("--json").args(paths).output().unwrap();
+    // (The tier is named: the default one may have copies of jobs on this machine.)
+    let out = w.monarch("explain").arg("--json").arg("--tier").arg(w.tier()).args(paths).output().unwrap();
     let all: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).unwrap_or_default();
     let verdict = |v: &serde_json::Value| v["verdict"]["is"].as_str().unwrap().to_owned();
     (all.iter().map(verdict).collect(), out.status.code().unwrap())

@@ -109,7 +109,7 @@ fn verify_names_the_files_of_copies_and_compares_them_with_the_pfs() {
     let copy = out.lines().find_map(|l| l.trim().strip_prefix("copy")).unwrap().trim().to_owned();
     hurt(Path::new(&copy), &[0; 64]);
     let (code, out, _) = asked(&w, &["verify", files[3].to_str().unwrap()]);
-    assert!(code == 0 && out.starts_with("1 copies, "), "{out}");
+    assert!(code == 0 && out.starts_with("1 copy, "), "{out}");
     let (code, out, err) = asked(&w, &["verify", "--repair", w.root().to_str().unwrap()]);
     assert!(code == 1 && out.contains(files[2].to_str().unwrap()), "{out}");
     assert!(err.contains("the next job makes the damaged copies again"), "{err}");

@@ -190,7 +190,7 @@ fn the_end_of_the_agent_is_shown_and_a_signal_gives_the_terminal_back() {
     let mut top = w.monarch("top");
     top.args(["--interval", "0.2"]);
     let screen = Screen::start(top, 100, 30);
-    screen.until_shown(&format!("agent {pid}: 1 job(s)"));
+    screen.until_shown(&format!("agent {pid}: 1 job,"));
     w.release();
     screen.until_shown(&format!("agent {pid} has ended"));
     screen.until_shown("waiting for the next one");
@@ -198,7 +198,7 @@ fn the_end_of_the_agent_is_shown_and_a_signal_gives_the_terminal_back() {
     w.keep();
     w.until("another agent", |s| s.pid != pid);
     let next = w.agent().unwrap().pid;
-    screen.until_shown(&format!("agent {next}: 1 job(s)"));
+    screen.until_shown(&format!("agent {next}: 1 job,"));
     screen.signal(libc::SIGTERM);
     assert_eq!(screen.end().signal(), Some(libc::SIGTERM));
 }
@@ -248,7 +248,7 @@ fn a_pipe_gets_tables_with_the_figures_of_status() {
     assert_eq!((errors.as_str(), code), ("", Some(0)));
     assert!(!table.contains('\x1b'), "{table}");
     let line = |text: &str| table.lines().find(|l| l.contains(text)).unwrap_or_else(|| panic!("no {text}: {table}"));
-    assert!(line(&format!("agent {}: 2 job(s)", status.pid)).contains("policy first_epoch"), "{table}");
+    assert!(line(&format!("agent {}: 2 jobs", status.pid)).contains("policy first_epoch"), "{table}");
     let root = line(&w.root().display().to_string());
     assert!(root.contains(" 40 ") && root.contains(&ByteSize(40 * 100_000).to_string()), "{table}");
     for epoch in &status.roots[0].epochs {

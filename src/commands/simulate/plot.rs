@@ -1,18 +1,26 @@
-//! Results as a page of charts, or as the charts alone.
+//! Results as a page, or as charts alone.
 //!
-//! A column for each number of nodes: bytes from the PFS and stall against capacity. Below, a chart
-//! for each capacity: efficiency against nodes. A chart with a single value on an axis is left out.
+//! A chart for each number of nodes: bytes from the PFS and stall against capacity. Then one for
+//! each capacity: efficiency against nodes. A chart with a single value on an axis is left out.
 
+use super::best::{self, Best};
 use super::row::Row;
-use super::table;
-use crate::chart::{COLOURS, Chart, PANEL, Scale, Series, escaped, legend};
+use super::table::{self, percent, time};
+use crate::chart::{COLOURS, Chart, PANEL, Scale, Series, legend};
+use crate::page::{self, cell};
+use bytesize::ByteSize;
+use maud::{Markup, PreEscaped, html};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Colour of bounds.
-const BLACK: &str = "#222222";
+/// Colour of bounds: that of text.
+const TEXT: &str = "currentColor";
 /// Colour of closed forms.
 const GREY: &str = "#888888";
+/// Charts side by side in a drawing.
+const MAX_COLUMNS: usize = 4;
+/// Bytes of a GiB.
+const GIB: f64 = 1_073_741_824.0;
 
 const STYLE: &str = "text{font:12px sans-serif;fill:#222}.t{font-weight:bold;font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}\
 .l{fill:#555}.g{stroke:#ddd}.a{stroke:#444}.s{fill:none;stroke-width:2.2}";
@@ -20,17 +28,17 @@ const STYLE: &str = "text{font:12px sans-serif;fill:#222}.t{font-weight:bold;fon
 /// Draws all charts in one SVG.
 pub(super) fn svg(rows: &[Row]) -> String {
     let grid = [bytes(rows), stall(rows), scaling(rows)];
+    // Charts of one kind begin on a new line.
+    let lines: Vec<&[Chart]> = grid.iter().flat_map(|charts| charts.chunks(MAX_COLUMNS)).collect();
     let names = names(rows);
-    let columns = grid.iter().map(Vec::len).max().unwrap_or(0);
-    let used: Vec<&Vec<Chart>> = grid.iter().filter(|charts| !charts.is_empty()).collect();
-    let room = names.iter().map(|s| s.name.len() as f64 * 7.2 + 54.0).sum::<f64>() + 40.0;
-    let (wide, high) = ((columns as f64 * PANEL.0).max(room), used.len() as f64 * PANEL.1 + 40.0);
+    let columns = lines.iter().map(|charts| charts.len()).max().unwrap_or(0);
+    let (wide, high) = ((columns as f64 * PANEL.0).max(legend_width(&names)), lines.len() as f64 * PANEL.1 + 40.0);
     let mut out = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">"#
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" color="black">"#
     );
     let _ = write!(out, r#"<style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>"#);
     out += &legend(&names, 20.0, 20.0);
-    for (line, charts) in used.into_iter().enumerate() {
+    for (line, charts) in lines.into_iter().enumerate() {
         for (column, chart) in charts.iter().enumerate() {
             out += &chart.svg(column as f64 * PANEL.0, line as f64 * PANEL.1 + 36.0);
         }
@@ -38,17 +46,101 @@ pub(super) fn svg(rows: &[Row]) -> String {
     out + "</svg>\n"
 }
 
-/// A page with the charts, the table, and what they are about.
+/// Returns the space that the names of lines take.
+fn legend_width(names: &[Series]) -> f64 {
+    names.iter().map(|s| s.name.chars().count() as f64 * 7.2 + 54.0).sum::<f64>() + 40.0
+}
+
+/// A page: the best policy in a sentence, a short table, the charts, all figures.
 pub(super) fn html(rows: &[Row], about: &str, command: &str) -> String {
-    let head = r#"<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>monarch simulate</title>"#;
-    let style = "<style>body{font:14px sans-serif;margin:1.5em;color:#222}pre{font-size:12px}</style></head><body>";
-    format!(
-        "{head}{style}<h1>Simulated policies</h1><p>{}</p><pre>{}</pre>\n{}<pre>{}</pre></body></html>\n",
-        escaped(about),
-        escaped(command),
-        svg(rows),
-        escaped(&table::table(rows))
-    )
+    let names = names(rows);
+    let head = best::sentence(rows).unwrap_or_else(|| "Nothing was simulated".to_owned());
+    let (title, rest) = head.split_once(". ").unwrap_or((&head, ""));
+    let charts = [bytes(rows), stall(rows), scaling(rows)];
+    let body = html! {
+        h1 { (title) }
+        @if !rest.is_empty() { p { (rest) } }
+        p.sub { (about) }
+        pre { (command) }
+        h2 { "The best policy for each capacity" }
+        (short_table(&best::best(rows)))
+        @if nodes(rows).into_iter().any(|n| n > 1) { (about_nodes()) }
+        @if charts.iter().any(|some| !some.is_empty()) {
+            h2 { "All policies" }
+            div.legend { (PreEscaped(names.iter().map(name).collect::<String>())) }
+            @for some in charts.iter().filter(|some| !some.is_empty()) {
+                div.charts { @for chart in some { (drawn(chart)) } }
+            }
+            p.note {
+                "Dashed: the bound is the least that any policy could read (Belady); a static cache is one that keeps what it has. \
+                Nothing is measured: the model and what it leaves out are in docs/POLICIES.md."
+            }
+        }
+        details {
+            summary { "All figures" }
+            pre { (table::table(rows)) }
+            p.note { (table::LEGEND) }
+        }
+    };
+    page::document("monarch simulate", &body)
+}
+
+fn short_table(all: &[Best<'_>]) -> Markup {
+    let row = |b: &Best<'_>| {
+        let (row, later) = (b.row, b.row.outcome.later());
+        vec![
+            cell(&row.nodes.to_string()),
+            cell(&row.label),
+            cell(&ByteSize(row.capacities.iter().sum()).to_string()),
+            cell(&row.policy),
+            cell(&time(row.later_time())),
+            cell(&percent(later.efficiency())),
+            cell(&percent(later.hit_ratio())),
+            cell(&ByteSize(row.later_bytes()).to_string()),
+            cell(&ByteSize(row.later_bound()).to_string()),
+        ]
+    };
+    let heads = [
+        "Nodes",
+        "capacity",
+        "a node",
+        "policy",
+        "a later epoch",
+        "computing",
+        "hits",
+        "from the PFS",
+        "least possible",
+    ];
+    page::table(&heads, &all.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Explains what more nodes do to bytes.
+fn about_nodes() -> Markup {
+    html! {
+        p.note {
+            "Bytes are those of all nodes together. With the whole order shuffled, each of N nodes reads another N-th of the files in \
+            each epoch, and meets a file that it kept with probability 1/N: the more nodes, the less its copies help, and what it \
+            prefetches of the rest is read by other nodes as well. With an order shuffled within each node's share, capacity counts \
+            for that share: the more nodes, the less room each needs. Nodes that give each other their copies are not simulated; there \
+            the PFS sends each file once while the capacities of all nodes together hold the data set."
+        }
+    }
+}
+
+/// A chart as a drawing of its own.
+fn drawn(chart: &Chart) -> Markup {
+    let (wide, high) = PANEL;
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(wide) height=(high) viewBox=(format!("0 0 {wide} {high}"))
+            role="img" aria-label=(chart.title) { (PreEscaped(chart.svg(0.0, 0.0))) }
+    }
+}
+
+/// The name of a line beside its colour, as a drawing of its own, so that names wrap.
+fn name(series: &Series) -> String {
+    let one = std::slice::from_ref(series);
+    let wide = legend_width(one) - 40.0;
+    format!(r#"<svg width="{wide:.0}" height="20" viewBox="0 0 {wide:.0} 20">{}</svg>"#, legend(one, 2.0, 10.0))
 }
 
 fn policies(rows: &[Row]) -> Vec<&str> {
@@ -69,7 +161,7 @@ fn labels(rows: &[Row]) -> Vec<&str> {
 fn names(rows: &[Row]) -> Vec<Series> {
     let mut lines = by_policy(rows, |_| true, |_| (0.0, 0.0));
     if labels(rows).len() > 1 {
-        lines.push(line("bound (Belady)", BLACK, Vec::new()));
+        lines.push(line("bound (Belady)", TEXT, Vec::new()));
         lines.push(line("static cache", GREY, Vec::new()));
     }
     lines
@@ -93,9 +185,9 @@ fn sorted(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points
 }
 
-/// Room of a node in GB.
+/// Room of a node in GiB.
 fn room(row: &Row) -> f64 {
-    row.capacities.iter().sum::<u64>() as f64 / 1e9
+    row.capacities.iter().sum::<u64>() as f64 / GIB
 }
 
 fn room_ticks(rows: &[Row]) -> Vec<(f64, String)> {
@@ -113,20 +205,20 @@ fn on(nodes: u32) -> String {
 
 fn bytes(rows: &[Row]) -> Vec<Chart> {
     let most = rows.iter().map(Row::later_bytes).max().unwrap_or(0) as f64;
-    let (unit, name) = if most >= 2e12 {
-        (1e12, "TB")
-    } else if most >= 2e9 {
-        (1e9, "GB")
+    let (unit, name) = if most >= 2.0 * 1024.0 * GIB {
+        (1024.0 * GIB, "TiB")
+    } else if most >= 2.0 * GIB {
+        (GIB, "GiB")
     } else {
-        (1e6, "MB")
+        (GIB / 1024.0, "MiB")
     };
     against_capacity(rows, |nodes| {
         let mut series = by_policy(rows, |r| r.nodes == nodes, |r| (room(r), r.later_bytes() as f64 / unit));
         let own: Vec<&Row> = rows.iter().filter(|r| r.nodes == nodes && r.policy == rows[0].policy).collect();
         let bound = own.iter().map(|r| (room(r), r.later_bound() as f64 / unit)).collect();
-        let read = |r: &Row| r.bound.pfs_bytes.first().copied().unwrap_or(0) as f64;
-        let fixed = own.iter().map(|r| (room(r), read(r) * (1.0 - r.bound.static_share) / unit)).collect();
-        series.push(line("bound", BLACK, sorted(bound)));
+        let fixed =
+            own.iter().map(|r| (room(r), r.uncached_bytes() as f64 * (1.0 - r.bound.static_share) / unit)).collect();
+        series.push(line("bound", TEXT, sorted(bound)));
         series.push(line("static", GREY, sorted(fixed)));
         Chart {
             title: format!("PFS bytes of a later epoch, {}", on(nodes)),

@@ -2,6 +2,7 @@
 
 use monarch_policies::sim::{EpochFigures, Outcome};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Bounds that a result is compared with.
 #[derive(Clone, Debug)]
@@ -36,6 +37,16 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Time of a later epoch.
+    pub(super) fn later_time(&self) -> Duration {
+        self.outcome.later().time / u32::try_from(self.outcome.later_epochs()).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes from the PFS in an epoch without copies.
+    pub(super) fn uncached_bytes(&self) -> u64 {
+        self.bound.pfs_bytes.first().copied().unwrap_or(0)
+    }
+
     /// Bytes from the PFS in a later epoch.
     pub(super) fn later_bytes(&self) -> u64 {
         self.outcome.later().pfs_bytes() / self.outcome.later_epochs()

@@ -44,7 +44,7 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
         row.nodes.to_string(),
         time(first.time),
         bytes(first.pfs_bytes()),
-        time(later.time / each as u32),
+        time(row.later_time()),
         percent(later.stall_ratio()),
         percent(later.hit_ratio()),
         count(later.pfs_calls() / each),
@@ -57,14 +57,14 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
 }
 
 pub(super) fn bytes(b: u64) -> String {
-    ByteSize(b).display().si().to_string()
+    ByteSize(b).to_string()
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-fn time(t: Duration) -> String {
+pub(super) fn time(t: Duration) -> String {
     let s = t.as_secs_f64();
     match s {
         _ if s < 1.0 => format!("{:.1} ms", s * 1e3),
@@ -81,6 +81,6 @@ mod tests {
     fn figures_are_readable() {
         assert_eq!([0, 999, 1000, 1_281_167].map(count), ["0", "999", "1,000", "1,281,167"]);
         assert_eq!([1, 5000, 60_000_000].map(|ms| time(Duration::from_millis(ms))), ["1.0 ms", "5.0 s", "16.7 h"]);
-        assert_eq!((bytes(140_900_000_000).as_str(), percent(0.1234).as_str()), ("140.9 GB", "12.3%"));
+        assert_eq!((bytes(140 << 30).as_str(), percent(0.1234).as_str()), ("140.0 GiB", "12.3%"));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::unread::UnreadDirs;
 use crate::exit_code::EX_NO;
+use crate::say;
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::{Census, Tally};
 use monarch_core::shown::ShowPath;
@@ -29,7 +30,7 @@ pub(super) fn at_most(a: Tally, b: Tally) -> Tally {
 
 /// Formats a tally.
 pub(super) fn shown(t: Tally) -> String {
-    format!("{} files, {}", t.files, ByteSize(t.bytes))
+    format!("{}, {}", say::counted(t.files, "file"), ByteSize(t.bytes))
 }
 
 /// Returns 0 when everything is staged, 1 when something failed, 3 when everything else is for lack
@@ -49,9 +50,9 @@ pub(super) fn code(after: &Census, unread: &UnreadDirs) -> ExitCode {
 pub(super) fn summary(copied: Tally, after: &Census, unread: &UnreadDirs, took: Duration) -> String {
     let rate = (copied.bytes as f64 / took.as_secs_f64().max(1e-3)) as u64;
     let mut text = format!(
-        "staged: {} of {} files, {}; copied now: {} in {:.1} s, {}/s\n",
-        after.resident.files,
-        after.all.files,
+        "staged: {} of {}, {}; copied now: {} in {:.1} s, {}/s\n",
+        say::count(after.resident.files),
+        say::counted(after.all.files, "file"),
         ByteSize(after.resident.bytes),
         shown(copied),
         took.as_secs_f64(),

@@ -1,5 +1,6 @@
 //! What earlier jobs have left in the tiers, when no agent is running.
 
+use crate::say::counted;
 use bytesize::ByteSize;
 use monarch_core::kept::KeptCopies;
 use monarch_core::shown::ShowPath;
@@ -12,12 +13,18 @@ pub(super) fn text(copies: &KeptCopies) -> String {
     // Writing to a string does not fail.
     for tier in &copies.tiers {
         let (sum, path) = (tier.sum(), tier.view.path());
-        let _ =
-            writeln!(out, "  tier     {} {}: {} copies, {}", tier.name, path.shown(), sum.files, ByteSize(sum.bytes));
+        let _ = writeln!(
+            out,
+            "  tier     {} {}: {}, {}",
+            tier.name,
+            path.shown(),
+            counted(sum.files, "copy"),
+            ByteSize(sum.bytes)
+        );
     }
     for root in copies.roots() {
         let sum = copies.of_root(root);
-        let _ = writeln!(out, "  root     {}: {} copies, {}", root.shown(), sum.files, ByteSize(sum.bytes));
+        let _ = writeln!(out, "  root     {}: {}, {}", root.shown(), counted(sum.files, "copy"), ByteSize(sum.bytes));
     }
     for log in copies.tiers.iter().map(|t| t.view.path().join(LAST_LOG)).filter(|log| log.is_file()) {
         let _ = writeln!(out, "  log      {}", log.shown());

@@ -336,7 +336,7 @@ fn a_wide_screen_has_everything() {
     model.press(Key::Select(1));
     let want = "\
 \x20monarch top  1 agent, every 1s, roots by path
-agent 10: 1 job(s), up 12s, 2 nodes, policy first_epoch, engine uring, version 1.2.3
+agent 10: 1 job, up 12s, 2 nodes, policy first_epoch, engine uring, version 1.2.3
 
   PATH                         FILES       SIZE  OPENS/S    LOCAL        PFS   WAITED
   /scratch/sets/audio            100  100.0 MiB        0        -          -        -
@@ -371,7 +371,7 @@ agent 10: 1 job(s), up 12s, 2 nodes, policy first_epoch, engine uring, version 1
 fn a_narrow_screen_has_what_matters_most() {
     let want = "\
 \x20monarch top  1 agent, every 1s, roots by path
-agent 10: 1 job(s), up 12s, policy first_epoch, engine urin>
+agent 10: 1 job, up 12s, policy first_epoch, engine uring, >
   PATH                       SIZE  OPENS/S    LOCAL   WAITED
   /scratch/sets/audio   100.0 MiB        0        -        -
   ...tch/sets/imagenet 1000.0 MiB       10   90.0 %    1.2 s

@@ -140,8 +140,12 @@ fn agent(out: &mut Lines, a: &AgentView<'_>, sort: Column, look: Look, space: Sp
     let nodes = if s.nodes > 1 { format!(", {} nodes", s.nodes) } else { String::new() };
     let silent = if a.is_silent { ", does not answer" } else { "" };
     let title = format!(
-        "agent {}: {} job(s), up {up}{nodes}, policy {}, engine {}, version {}{silent}",
-        s.pid, s.jobs, s.policy, s.engine, s.version
+        "agent {}: {}, up {up}{nodes}, policy {}, engine {}, version {}{silent}",
+        s.pid,
+        say::counted(s.jobs, "job"),
+        s.policy,
+        s.engine,
+        s.version
     );
     out.lines.push(Line::styled(title, Style::new().add_modifier(Modifier::BOLD)));
     out.gap(space);
