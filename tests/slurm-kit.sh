@@ -273,16 +273,17 @@ lives() {
   [ -z "$wrong" ] || out "$job"
   passed "$what" "$wrong" "$(out "$job" | grep -m 1 '^monarch on' | sed "s#$work#DIR#g; s#^monarch on $node: ##")"
 }
-# A submission that is refused: what, sentence, command, arguments
-refused() {
-  local what=$1 sentence=$2 status=0
-  shift 2
+# Submissions that are refused.
+rejects() { # sentence, command, arguments: prints what went wrong
+  local sentence=$1 status=0
+  shift
   "$@" >"$work/log/refused" 2>&1 || status=$?
-  if [ $status != 0 ] && grep -qF "monarch: " "$work/log/refused" && grep -qF "$sentence" "$work/log/refused"; then
-    row "$what" "ok ($(grep -F "$sentence" "$work/log/refused" | head -n 1 | sed "s#$work#DIR#g; s#.*monarch: ##; s#, such as .*scratch[^;]*##" | cut -c 1-110))"
-  else
-    fail "$what" "status $status: $(cat "$work/log/refused")"
-  fi
+  [ $status != 0 ] && grep -qF "monarch: " "$work/log/refused" && grep -qF "$sentence" "$work/log/refused" || echo " status $status: $(cat "$work/log/refused")"
+}
+refused() { # what, sentence, command, arguments
+  local what=$1
+  shift
+  passed "$what" "$(rejects "$@")" "$(sed -n "s#$work#DIR#g; s#.*monarch: ##p" "$work/log/refused" | head -n 1)"
 }
 
 # What has just been written is not copied (dataset.min_file_age).
@@ -361,18 +362,18 @@ refused "the same by srun" "No such file or directory" as_user srun --comment="m
 refused "the same as a licence" "No such file or directory" submit --licenses="monarch:$work/nothing" plain.sbatch
 newline="
 touch $work/job/written"
+hostile=("" / scratch/set "$work/pfs,," "$work/pfs /etc" "$work/'pfs'\"" "$work/pfs;touch $work/job/written" "$work/pfs$newline" "*" -rf
+  "$work/\$(touch $work/job/written)" "$work/\`touch $work/job/written\`" "$work/pfs|touch $work/job/written" "$work/pfs&" "$work/pfs	" "$work/pfs\\")
+upward=("$work/pfs/../pfs" "$work/pfs/.." "$work/pfs/a,$work/pfs/..@1GiB" /..)
+sizes=("$work/pfs@lots" "$work/pfs@" "$work/pfs@0GiB" "$work/pfs@1GiB;touch $work/job/written" "$work/pfs@1GiB@2GiB" "$work/pfs@-1GiB")
 for how in submit unfiltered; do
-  refused "$how: no directory" "write monarch:/" $how --comment="monarch:" plain.sbatch
-  refused "$how: a relative path" "write monarch:/" $how --comment="monarch:scratch/set" plain.sbatch
-  refused "$how: /" "write monarch:/" $how --comment="monarch:/" plain.sbatch
-  refused "$how: .. in a path" "without \`..\`" $how --comment="monarch:$work/pfs/../pfs" plain.sbatch
-  refused "$how: .. at its end" "without \`..\`" $how --comment="monarch:$work/pfs/a,$work/pfs/.." plain.sbatch
-  refused "$how: a space" "letters, digits" $how --comment="monarch:$work/pfs /etc" plain.sbatch
-  refused "$how: quotes" "letters, digits" $how --comment="monarch:$work/'pfs'\"" plain.sbatch
-  refused "$how: a semicolon" "letters, digits" $how --comment="monarch:$work/pfs;touch $work/job/written" plain.sbatch
-  refused "$how: a newline" "letters, digits" $how --comment="monarch:$work/pfs$newline" plain.sbatch
-  refused "$how: a command" "letters, digits" $how --comment="monarch:$work/\$(touch $work/job/written)" plain.sbatch
-  refused "$how: a wrong capacity" "the capacity behind @" $how --comment="monarch:$work/pfs@lots" plain.sbatch
+  wrong=""
+  for text in "${hostile[@]}"; do wrong+=$(rejects "write monarch:/DIRECTORY" $how --comment="monarch:$text" plain.sbatch); done
+  for text in "${upward[@]}"; do wrong+=$(rejects "write full paths without \`..\`" $how --comment="monarch:$text" plain.sbatch); done
+  for text in "${sizes[@]}"; do wrong+=$(rejects "the capacity behind @" $how --comment="monarch:$text" plain.sbatch); done
+  by="sbatch and its filter"
+  [ $how = submit ] || by="slurmctld alone"
+  passed "spaces, quotes, ; newline, .. and so on: $by" "$wrong" "$((${#hostile[@]} + ${#upward[@]} + ${#sizes[@]})) comments refused with a sentence"
 done
 refused "a comment and a licence" "has a comment already" submit --comment="a word" --licenses="monarch:$work/pfs" plain.sbatch
 script wrong.sbatch "#BB monarch:$work/../set" true
@@ -386,8 +387,7 @@ as_user scancel "$job"
 
 # The same strings where no plugin has refused them, as on a site without job_submit.lua.
 wrong=""
-for text in "" scratch/set / "$work/pfs/../pfs" "$work/pfs/.." "$work/pfs,," ",$work/pfs" "$work/pfs /etc" "'$work/pfs'" "$work/pfs;touch $work/job/written" \
-  "$work/pfs$newline" "\$(touch $work/job/written)" "\`touch $work/job/written\`" "$work/pfs@lots" "$work/pfs@1GiB;touch $work/job/written" "*" "-rf"; do
+for text in "${hostile[@]}" "${upward[@]}" "${sizes[@]}"; do
   (
     export SLURM_JOB_ID=999 SLURM_JOB_UID=$me SLURM_JOB_GID=$me SLURM_NODELIST=$node SLURM_JOB_COMMENT="monarch:$text"
     "$work/etc/monarch/prolog.sh" >"$work/log/hostile" 2>&1
@@ -397,7 +397,7 @@ for text in "" scratch/set / "$work/pfs/../pfs" "$work/pfs/.." "$work/pfs,," ",$
 done
 [ ! -e "$work/job/written" ] || wrong+=" executed something"
 SLURM_JOB_ID=999 SLURM_JOB_UID=$me "$work/etc/monarch/epilog.sh" || wrong+=" epilog"
-passed "the same strings straight to the prolog" "$wrong$(leaves_nothing)" "none is staged, none is executed"
+passed "the same strings straight to the prolog" "$wrong$(leaves_nothing)" "noted, neither staged nor executed"
 
 # ---- what fails later never loses the job
 forget
@@ -438,19 +438,6 @@ until_true 300 ended "$job" || true
 wrong=$(noted "$job" "longer than 3 s")
 [ "$(out "$job" | grep -c "^read [0-2] $want preloaded$")" = 3 ] || wrong+=" output: $(out "$job")"
 passed "#BB: staging takes longer than the limit" "$wrong$(leaves_nothing)" "the prolog continues"
-
-forget
-slow 8s
-touch "$work/job/go"
-job=$(submit comment.sbatch)
-wrong=" no stage was running"
-stages() { pgrep -u $me -x monarch >/dev/null && pgrep -o -f "bash $work/etc/monarch/stage.sh prolog" >"$work/stage.pid"; }
-! until_true 200 stages || ! kill -KILL "$(cat "$work/stage.pid")" || wrong=""
-until_true 100 test -e "$work/job/begun-$job" || wrong=" does not start"
-slow 0s
-until_true 300 ended "$job" || true
-[ "$(out "$job" | grep -c "^read [0-2] $want preloaded$")" = 3 ] || wrong+=" output: $(out "$job")"
-passed "stage.sh is killed" "$wrong$(leaves_nothing)" "its processes end, and the job starts"
 
 # ---- cancelled while they are staged
 for how in comment directive; do

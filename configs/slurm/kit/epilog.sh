@@ -5,7 +5,8 @@
 # service.
 
 # An agent ends 3 s after its last job. Where one of the user's runs longer, it serves another job.
-serves() { pgrep --uid "$SLURM_JOB_UID" --exact --runstates R,S,D monarch >/dev/null; }
+# shellcheck disable=SC2009 # pgrep of older distributions counts zombies
+serves() { ps -u "$SLURM_JOB_UID" -o stat=,comm= | grep -q '^[^Z].* monarch$'; }
 
 epilog() (
   # shellcheck source=configs/slurm/kit/kit.conf

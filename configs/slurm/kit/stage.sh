@@ -74,15 +74,12 @@ if [ -L "$tier" ] || [ "$(stat -c %u "$tier")" != 0 ]; then fail "$tier is not a
 printf '%s\n' "$@" >"$dir/arguments"
 [ -x "$monarch" ] || fail "$monarch is not installed"
 
-# As the job's user, with nothing of root's environment. When Slurm kills this script, the kernel
-# signals `timeout`, and that ends the rest. (The kernel forgets --pdeathsig at a change of user:
-# hence two calls of setpriv.)
+# As the job's user, with nothing of root's environment.
 home=$(getent passwd "$uid" | cut -d: -f6)
 mkfifo -m 0600 "$dir/pipe"
 timeout $((limit + 30)) head -c 4096 <"$dir/pipe" >"$dir/output" &
 reader=$!
 setpriv --reuid="$uid" --regid="$gid" --init-groups --no-new-privs \
-  setpriv --pdeathsig TERM \
   env -i PATH="$PATH" HOME="${home:-/}" SLURM_JOB_ID="$job" SLURM_JOB_NODELIST="${SLURM_NODELIST-}" \
   timeout --kill-after=10 "$limit" "$monarch" stage --quiet "$@" >"$dir/pipe" 2>&1 </dev/null &
 stage=$!
