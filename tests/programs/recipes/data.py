@@ -1,6 +1,7 @@
-"""The data of the recipes: small pictures by class, texts, and a small language model with its
-tokenizer, all made here. `data.py DIR`."""
-import os, random, sys
+"""The data of the recipes: small pictures by class, texts, a small language model with its
+tokenizer, that model once more as the hub's cache keeps it, and a data set as Arrow files of the
+cache of `datasets`; all made here. `data.py DIR`."""
+import hashlib, os, random, sys
 
 CLASSES, PER_CLASS, SIDE = 4, 24, 24
 
@@ -42,8 +43,42 @@ def model(at):
     GPT2LMHeadModel(config).save_pretrained(at, max_shard_size="100KB")
 
 
+def hub(at, model):
+    """The cache of a hub with two revisions of a model that share files: each file once in blobs/,
+    revisions as links."""
+    repository = f"{at}/models--org--tiny"
+    for revision in ("a" * 40, "b" * 40):
+        snapshot = f"{repository}/snapshots/{revision}"
+        os.makedirs(snapshot)
+        os.makedirs(f"{repository}/blobs", exist_ok=True)
+        for name in os.listdir(model):
+            with open(f"{model}/{name}", "rb") as f:
+                content = f.read()
+            # A file that the older revision had in another version.
+            content += b"\n" if name == "config.json" and revision[0] == "a" else b""
+            digest = hashlib.sha256(content).hexdigest()
+            with open(f"{repository}/blobs/{digest}", "wb") as f:
+                f.write(content)
+            os.symlink(f"../../blobs/{digest}", f"{snapshot}/{name}")
+    os.makedirs(f"{repository}/refs")
+    with open(f"{repository}/refs/main", "w") as f:
+        f.write("b" * 40)
+
+
+def arrow(at, texts):
+    """What `load_dataset` leaves in its cache."""
+    from datasets import load_dataset
+    load_dataset("json", data_files=f"{texts}/*.jsonl", split="train", cache_dir=at)
+    for directory, _, names in os.walk(at):
+        for name in names:
+            if name.endswith(".lock"):
+                os.remove(f"{directory}/{name}")
+
+
 if __name__ == "__main__":
     root = sys.argv[1]
     pictures(f"{root}/pictures")
     texts(f"{root}/texts")
     model(f"{root}/model")
+    hub(f"{root}/hub", f"{root}/model")
+    arrow(f"{root}/datasets", f"{root}/texts")
