@@ -3,8 +3,9 @@
 # each is a network, host name and mount namespace with a /dev/shm and a disk of its own, and a
 # slurmd; the data set lies on a slow file system that all see, which counts.
 #   tests/slurm-nodes.sh      needs root and Debian 12: installs Slurm, munge and PyTorch when they are missing. 3 minutes.
-# Beside the everyday suite, after tests/slurm.sh, which tries one node. Ends with 1 when something
-# is not as documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
+# Beside the everyday suite, after tests/slurm.sh, which tries one node. Programs come from
+# target/release (MONARCH_E2E_BIN names another directory). Ends with 1 when something is not as
+# documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repo=$PWD
@@ -19,6 +20,7 @@ if [ ${#need[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
 fi
 
+programs=${MONARCH_E2E_BIN:-$repo/target/release}
 nodes=3
 me=65534
 work=$(mktemp -d /var/tmp/monarch-slurm.XXXXXX)
@@ -48,10 +50,10 @@ for d in a b; do
   for i in $(seq $((files / 2))); do head -c 20000 /dev/urandom >"$work/data/$d/$i"; done
 done
 born=$SECONDS
-"$repo/target/release/slowfs" --allow-other --cache direct --attr-ttl 600s --control "$work/pfs.sock" "$work/data" "$work/pfs" >"$work/log/slowfs" 2>&1 &
+"$programs/slowfs" --allow-other --cache direct --attr-ttl 600s --control "$work/pfs.sock" "$work/data" "$work/pfs" >"$work/log/slowfs" 2>&1 &
 pids+=($!)
 until mountpoint -q "$work/pfs"; do sleep 0.1; done
-opens() { "$repo/target/release/slowfs" ctl "$work/pfs.sock" counters | python3 -c 'import json,sys; print(json.load(sys.stdin)["counters"]["open"])'; }
+opens() { "$programs/slowfs" ctl "$work/pfs.sock" counters | python3 -c 'import json,sys; print(json.load(sys.stdin)["counters"]["open"])'; }
 
 # ---- the network: one bridge, an address for each node
 ip netns add "$net-sw"
@@ -86,6 +88,15 @@ for f in prolog task-prolog epilog; do
   sed -e "s#:-/local}#:-$work/local}#" -e "s#:-monarch}#:-$work/bin/monarch}#" -e 's#:-400GiB}#:-64MiB}#' -e "s#:-\$(getent.*)}#:-$work/job}#" "configs/slurm/$f.sh" >"$work/$f.sh"
   chmod 755 "$work/$f.sh"
 done
+# The kit beside them, as on a site that has scripts of its own.
+cp -r configs/slurm/kit "$work/monarch"
+sed -i -e "s#^monarch=.*#monarch=$work/bin/monarch#" -e "s#^tier=.*#tier=$work/local/monarch#" -e 's#^capacity=.*#capacity=64MiB#' \
+  -e "s#^state=.*#state=$work/local/monarch-jobs#" -e "s#^log=.*#log=$work/log/kit#" "$work/monarch/kit.conf"
+sed -i "s#^home=.*#home=$work/job#" "$work/monarch/stage.sh"
+for f in prolog task-prolog epilog; do
+  printf '#!/bin/sh\n%s\n%s\n' "$work/$f.sh" "$work/monarch/$f.sh" >"$work/site-$f"
+  chmod 755 "$work/site-$f"
+done
 cat >"$work/slurm.conf" <<IN
 ClusterName=trial
 SlurmctldHost=ctl(10.15.0.100)
@@ -105,10 +116,10 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MailProg=/bin/true
-Prolog=$work/prolog.sh
+Prolog=$work/site-prolog
 PrologFlags=Alloc
-TaskProlog=$work/task-prolog.sh
-Epilog=$work/epilog.sh
+TaskProlog=$work/site-task-prolog
+Epilog=$work/site-epilog
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
@@ -145,7 +156,7 @@ done
 echo "slurm-nodes: $(srun --version | head -n 1), $nodes nodes"
 
 # ---- the job
-cp target/release/monarch target/release/libmonarch_shim.so "$work/bin/"
+cp "$programs"/{monarch,libmonarch_shim.so} "$work/bin/"
 ln -s /usr/bin/python3 "$work/bin/python"
 # Debian's torchrun; its version 1.13 cannot take its own default of --redirects under Python 3.11.
 cat >"$work/bin/torchrun" <<'IN'
@@ -280,6 +291,29 @@ else
 fi
 until_read "$job" 1
 check "--comment=stage: the prologs of all nodes stage" "$job" COMPLETED $((2 * nodes)) $((files + files / 20))
+
+# The kit: the same, with nothing of Monarch in the script.
+cat >"$work/job/kit.sbatch" <<IN
+#!/bin/sh
+#SBATCH --nodes=$nodes --ntasks-per-node=2 --output=train-%j.log
+touch $work/job/begun-\$SLURM_JOB_ID
+srun python3 train.py --data $work/pfs
+IN
+for n in $(seq "$nodes"); do rm -rf "$work/disk.n$n/monarch"; done
+mark=$(opens)
+job=$(submit --comment="monarch:$work/pfs" kit.sbatch)
+for _ in $(seq 600); do
+  [ -e "$work/job/begun-$job" ] && break
+  sleep 0.1
+done
+staged=$(($(opens) - mark))
+if [ "$staged" = "$files" ] && [ "$(grep -c "job $job: .* is staged" "$work/log/kit")" = "$nodes" ]; then
+  row "the kit: all nodes have staged when the job begins" "ok ($staged opens)"
+else
+  bad=1
+  row "the kit: all nodes have staged when the job begins" "FAILED: $staged opens; $(cat "$work/log/kit")"
+fi
+check "the kit: two tasks on each node" "$job" COMPLETED $((2 * nodes)) "$files"
 slurm scontrol show node -o | grep -q 'State=[^ ]*DRAIN' && { bad=1; row "the prolog does not drain nodes" FAILED; }
 
 touch "$work/job/long"
