@@ -37,6 +37,7 @@ finish() {
   fi
   for ((i = ${#pids[@]} - 1; i >= 0; i--)); do kill "${pids[i]}" 2>/dev/null || true; done
   wait || true
+  find /sys/fs/cgroup -depth -type d -path "*/slurm_$node*" -exec rmdir {} \; 2>/dev/null || true
   fusermount3 -u "$work/pfs" 2>/dev/null || true
   if [ -z "${MONARCH_TRIAL_KEEP:-}" ]; then rm -rf "$work"; else echo "kept $work"; fi
 }
@@ -59,7 +60,7 @@ shellcheck -x configs/slurm/kit/*.sh configs/slurm/kit/kit.conf tests/slurm-kit.
 passed "shellcheck and luacheck" "$wrong" "no warning"
 
 # ---- the data set, on a file system that counts
-mkdir -p "$work"/{etc,munge,state,spool,log,bin,job,data/a,data/b,pfs,local,daemon}
+mkdir -p "$work"/{etc,munge,state,spool,log,bin,job,data/a,data/b,pfs,local,unfiltered}
 chmod 700 "$work/munge"
 chmod 777 "$work/job"
 files=200
@@ -103,7 +104,7 @@ SlurmctldPidFile=$work/slurmctld.pid
 SlurmdPidFile=$work/slurmd.pid
 SlurmctldLogFile=$work/log/slurmctld
 SlurmdLogFile=$work/log/slurmd
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/TRACKING
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -129,23 +130,29 @@ Epilog=$work/etc/monarch/epilog.sh
 PrologEpilogTimeout=120
 BatchStartTimeout=130
 CONF
-# A user whose commands read a configuration of his own gets past the filter.
-mkdir "$work/unfiltered"
-grep -v CliFilterPlugins "$work/kit.conf" >"$work/unfiltered/slurm.conf"
+printf 'CgroupAutomount=yes\nCgroupMountpoint=/sys/fs/cgroup\nCgroupPlugin=autodetect\n' >"$work/etc/cgroup.conf"
+# As on real clusters where that works here, otherwise by their parents.
+tracking=cgroup
 munged -F --socket="$work/munge.sock" --key-file="$work/munge/key" --log-file="$work/munge/log" --pid-file="$work/munge/pid" \
   --seed-file="$work/munge/seed" >"$work/log/munged" 2>&1 &
 pids+=($!)
 sleep 1
 up() { # configuration
-  cp "$1" "$work/etc/slurm.conf"
+  sed "s#TRACKING#$tracking#" "$1" >"$work/etc/slurm.conf"
   slurmctld -D -c >"$work/log/ctld.out" 2>&1 &
   pids+=($!)
   slurmd -D -c >"$work/log/slurmd.out" 2>&1 &
   pids+=($!)
   for _ in $(seq 150); do
-    [ "$(sinfo -h -o %t 2>/dev/null)" = idle ] && return
+    [ "$(sinfo -h -o %t 2>/dev/null)" = idle ] && timeout 20 srun -n1 true 2>>"$work/log/srun" && return
     sleep 0.1
   done
+  if [ $tracking = cgroup ]; then
+    down
+    tracking=linuxproc
+    up "$1"
+    return
+  fi
   echo "slurm-kit: FAILED, no Slurm can be started here"
   tail -n 5 "$work"/log/*
   exit 1
@@ -256,10 +263,11 @@ staged() {
   passed "$what" "$wrong" "$begin opens of the file system before the start, $((end - begin)) by the job's $((3 * readers * files))"
 }
 # A job whose staging fails: what, a pattern of the note, how it reads, arguments of sbatch. It runs
-# all the same, and reads what is right.
+# all the same, and reads what is right. (`beside` as the last one: another job of the user runs.)
 lives() {
-  local what=$1 note=$2 how=$3 job wrong=""
+  local what=$1 note=$2 how=$3 job wrong="" beside=""
   shift 3
+  if [ "${*: -1}" = beside ]; then beside=1; set -- "${@:1:$#-1}"; fi
   touch "$work/job/go"
   job=$(unfiltered "$@")
   until_true 300 test -e "$work/job/begun-$job" || wrong+=" does not start"
@@ -269,7 +277,7 @@ lives() {
   [ "$(out "$job" | grep -c "^read [0-2] $want $how$")" = 3 ] || wrong+=" output"
   out "$job" | grep -qE "^monarch on $node: .*$note.*reads what is missing from the file system$" || wrong+=" no note"
   wrong+=$(noted "$job" "$note")
-  wrong+=$(leaves_nothing)
+  [ -n "$beside" ] || wrong+=$(leaves_nothing)
   [ -z "$wrong" ] || out "$job"
   passed "$what" "$wrong" "$(out "$job" | grep -m 1 '^monarch on' | sed "s#$work#DIR#g; s#^monarch on $node: ##")"
 }
@@ -293,7 +301,7 @@ refused() { # what, sentence, command, arguments
 # (Slurm sets SLURM_SCRIPT_CONTEXT in jobs when there is any task prolog.)
 echo "TaskProlog=/bin/true" | cat "$work/bare.conf" - >"$work/without.conf"
 up "$work/without.conf"
-echo "slurm-kit: $(srun --version | head -n 1)"
+echo "slurm-kit: $(srun --version | head -n 1), processes tracked by $tracking"
 slow 0s
 job=$(submit env.sbatch)
 until_true 300 ended "$job" || true
@@ -303,6 +311,8 @@ down
 
 # ---- with the kit
 up "$work/kit.conf"
+# A user whose commands read a configuration of their own gets past the filter.
+grep -v CliFilterPlugins "$work/etc/slurm.conf" >"$work/unfiltered/slurm.conf"
 job=$(submit env.sbatch)
 until_true 300 ended "$job" || true
 wrong=""
@@ -345,6 +355,7 @@ wrong=""
 cmp "$work/log/with-srun" "$work/log/without-srun" || wrong=" output differs"
 as $other ls "$tier/monarch-$me" >/dev/null 2>&1 && wrong+=" reads the copies of another user"
 passed "a job of another user beside it" "$wrong" "the same bytes, one open of the file system"
+lives "another job of the user has another capacity" "another job of yours uses these tiers" bare --comment="monarch:$work/pfs@32MiB" plain.sbatch beside
 pgrep -u $me | xargs -r kill -KILL || true
 until_true 300 ended "$job" || true
 passed "SIGKILL to all processes of a job, then the epilog" "$(leaves_nothing)" "nothing is left but $(find "$tier" -type f | wc -l) files on the disk"
@@ -411,6 +422,15 @@ lives "staging takes longer than the limit" "took longer than 3 s" preloaded com
 forget
 settings monarch=/nothing/monarch
 lives "the program is missing" "/nothing/monarch is not installed" bare comment.sbatch
+forget
+slow 0s
+touch "$work/job/go"
+job=$(submit --export=ALL,MONARCH_CONFIG=/nothing.yaml comment.sbatch)
+until_true 300 ended "$job" || true
+wrong=""
+[ "$(out "$job" | grep -c "^read [0-2] $want bare$")" = 3 ] || wrong+=" output: $(out "$job")"
+[ "$(out "$job" | grep -cE "^monarch on $node: error: .*/nothing.yaml.*; the job reads the file system$")" = 1 ] || wrong+=" no note: $(out "$job")"
+passed "a configuration of the user that is not there" "$wrong$(leaves_nothing)" "$(out "$job" | sed -n "s#^monarch on $node: ##p")"
 forget
 mkdir "$work/elsewhere"
 ln -s "$work/elsewhere" "$tier"

@@ -4,16 +4,17 @@
 # nothing for jobs that asked for nothing. It never fails, since Slurm would take the node out of
 # service.
 
-# An agent ends 3 s after its last job. Where one of the user's runs longer, it serves another job.
-# shellcheck disable=SC2009 # pgrep of older distributions counts zombies
-serves() { ps -u "$SLURM_JOB_UID" -o stat=,comm= | grep -q '^[^Z].* monarch$'; }
-
 epilog() (
   # shellcheck source=configs/slurm/kit/kit.conf
   . "${0%/*}/kit.conf"
   dir=${state:?}/${SLURM_JOB_ID:?}
   [ -d "$dir" ] || exit 0
   rm -rf "$dir"
+  # Another job of the user, staged or being staged.
+  ! grep -qsx "$SLURM_JOB_UID" "$state"/*/uid || exit 0
+  # An agent ends 3 s after its last job. One that runs longer serves a job without the kit.
+  # shellcheck disable=SC2009 # pgrep of older distributions counts zombies
+  serves() { ps -u "$SLURM_JOB_UID" -o stat=,comm= | grep -q '^[^Z].* monarch$'; }
   for _ in 1 2 3 4 5; do
     serves || break
     sleep 1

@@ -25,8 +25,8 @@ say() {
   if [ -n "$log" ]; then
     echo "$(date +%FT%T) ${HOSTNAME%%.*} job $job: $*" >>"$log"
   else
-    logger -t monarch-slurm -- "job $job: $*" || :
-  fi
+    logger -t monarch-slurm -- "job $job: $*"
+  fi || :
 }
 # For the job's user too: task-prolog.sh prints the note in the job's output.
 fail() {
@@ -35,7 +35,8 @@ fail() {
   exit 1
 }
 
-# The job's directory, and its list of arguments for Monarch, one a line: task-prolog.sh reads it.
+# The job's directory: `arguments` for Monarch, one a line, and `note` for task-prolog.sh, `uid` for
+# epilog.sh.
 mkdir -p "$state"
 if [ "$mode" = prolog ]; then
   dir=$state/$job
@@ -71,10 +72,11 @@ if [ "$nodes" -gt 1 ] && [ "$share_nodes" = yes ]; then set -- "$@" --set cluste
 # A directory that all may write to, so that Monarch can make one for each user in it.
 if [ ! -d "$tier" ]; then mkdir -m 1777 "$tier" || fail "$tier cannot be made"; fi
 if [ -L "$tier" ] || [ "$(stat -c %u "$tier")" != 0 ]; then fail "$tier is not a directory of root's"; fi
+echo "$uid" >"$dir/uid"
 printf '%s\n' "$@" >"$dir/arguments"
 [ -x "$monarch" ] || fail "$monarch is not installed"
 
-# As the job's user, with nothing of root's environment.
+# As the job's user, with nothing of root's environment. `timeout` and `head` bound time and output.
 home=$(getent passwd "$uid" | cut -d: -f6)
 mkfifo -m 0600 "$dir/pipe"
 timeout $((limit + 30)) head -c 4096 <"$dir/pipe" >"$dir/output" &

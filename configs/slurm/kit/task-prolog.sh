@@ -10,10 +10,13 @@ task_prolog() (
   dir=$state/$SLURM_JOB_ID
   [ -d "$dir" ] || exit 0
 
-  # Notes of stage.sh, once on each node: the tasks of a batch job inherit MONARCH_KIT_NODE from its script.
-  if [ -r "$dir/note" ] && [ "${SLURM_LOCALID:-0}" = 0 ] && [ "${MONARCH_KIT_NODE-}" != "$SLURMD_NODENAME" ]; then
-    echo "print monarch on $SLURMD_NODENAME: $(cat "$dir/note")"
-  fi
+  # Once on each node: the tasks of a batch job inherit MONARCH_KIT_NODE from its script.
+  tell() {
+    if [ "${SLURM_LOCALID:-0}" = 0 ] && [ "${MONARCH_KIT_NODE-}" != "$SLURMD_NODENAME" ]; then
+      echo "print monarch on $SLURMD_NODENAME: $*"
+    fi
+  }
+  [ ! -r "$dir/note" ] || tell "$(cat "$dir/note")"
   [ -r "$dir/arguments" ] || exit 0
   echo "export MONARCH_KIT_NODE=$SLURMD_NODENAME"
 
@@ -26,11 +29,15 @@ task_prolog() (
   set --
   while read -r argument; do set -- "$@" "$argument"; done <"$dir/arguments"
   # Monarch serves until the task has ended (SLURM_TASK_PID). The nodes are those of the job, as in
-  # the prolog, and not those of the step. `monarch hold` prints what a shell is to evaluate: this
-  # one does, and prints the values without the quotes, which Slurm would keep.
+  # the prolog, and not those of the step. `monarch hold` prints a line that a shell is to evaluate:
+  # this one does, and prints the values without the quotes, which Slurm would keep.
   unset MONARCH_CTL
-  eval "$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>/dev/null)"
-  [ -n "${MONARCH_CTL-}" ] || exit 0
+  said=$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>&1)
+  eval "$(echo "$said" | grep '^export LD_PRELOAD=')"
+  if [ -z "${MONARCH_CTL-}" ]; then
+    [ -r "$dir/note" ] || tell "$(echo "$said" | grep -m 1 -E '^error|running without' | cut -c 1-300); the job reads the file system"
+    exit 0
+  fi
   export MONARCH_KIT_CTL="$MONARCH_CTL"
   for name in LD_PRELOAD MONARCH_CTL MONARCH_JOB MONARCH_CHANGES MONARCH_KIT_CTL; do
     value=$(printenv "$name") && echo "export $name=$value"
