@@ -2,7 +2,7 @@
 # configs/slurm/kit, installed as its README.md says, on a Slurm of one node that is started for it
 # and ended after it: jobs that name a directory are staged before they start, and read copies with
 # nothing in their scripts; whatever goes wrong with that loses no job.
-#   tests/slurm-kit.sh      needs root, FUSE and Debian 12: installs Slurm, munge, Lua and linters when they are missing. 4 minutes.
+#   tests/slurm-kit.sh      needs root, FUSE and Debian 12: installs Slurm, munge, Lua and linters when they are missing. 3 minutes.
 # Beside the everyday suite. The data set lies on a slow file system that counts. Programs come from
 # target/release (MONARCH_E2E_BIN names another directory). Ends with 1 when something is not as
 # documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
@@ -56,7 +56,7 @@ passed() { # what, what went wrong or nothing, what was seen
 
 wrong=""
 shellcheck -x configs/slurm/kit/*.sh configs/slurm/kit/kit.conf tests/slurm-kit.sh || wrong="shellcheck"
-(cd configs/slurm/kit && luacheck -q .) || wrong+=" luacheck"
+(cd configs/slurm/kit && luacheck --no-color -q . >"$work/luacheck") || wrong+=" luacheck: $(cat "$work/luacheck")"
 passed "shellcheck and luacheck" "$wrong" "no warning"
 
 # ---- the data set, on a file system that counts
@@ -332,6 +332,22 @@ staged "#BB monarch:DIR@CAPACITY: pending until staged" 1 directive.sbatch
 staged "a script with srun, two tasks" 2 --ntasks=2 steps.sbatch
 staged "a script with srun --export=NONE" 2 --ntasks=2 unexported.sbatch
 
+# A job that calls `monarch env` with tiers of its own keeps these, in its tasks too.
+forget
+touch "$work/job/go"
+mkdir -m 1777 "$work/own"
+script own.sbatch "#SBATCH --comment=monarch:$work/pfs" "eval \"\$($work/bin/monarch env --root $work/pfs --tier $work/own:64MiB)\"
+echo own \$MONARCH_CTL
+srun /bin/sh -c 'echo own \$MONARCH_CTL'
+srun $train
+eval \"\$($work/bin/monarch env --end)\""
+job=$(submit own.sbatch)
+until_true 300 ended "$job" || true
+wrong=""
+[ "$(out "$job" | grep -c "^read [0-2] $want preloaded$")" = 3 ] || wrong=" output: $(out "$job")"
+[ "$(out "$job" | grep '^own /' | uniq -c | awk '{ print $1 }')" = 2 ] || wrong+=" another agent: $(out "$job")"
+passed "a script with monarch env" "$wrong$(leaves_nothing)" "its tasks have its agent"
+
 forget
 mark=$(opens)
 as_user srun --quiet --comment="monarch:$work/pfs" /bin/sh -c "sleep 1; exec $train" >"$work/log/srun" 2>&1 || true
@@ -347,14 +363,17 @@ mark=$(opens)
 job=$(submit long.sbatch)
 until_true 300 grep -qs '^read 2' "$work/job/job-$job.log" || true
 read=$(($(opens) - mark))
-as $other srun --quiet /bin/sh -c 'env | grep -E "MONARCH|LD_PRELOAD|TMPDIR"; cat pfs/a/2' >"$work/log/with-srun" 2>&1
 wrong=""
-[ "$read" = 0 ] || wrong=" $read opens"
+[ "$read" = 0 ] || wrong=" opens"
 passed "the next job finds the copies" "$wrong" "$read opens"
+mark=$(opens)
+as $other srun --quiet /bin/sh -c 'env | grep -E "MONARCH|LD_PRELOAD|TMPDIR"; cat pfs/a/2' >"$work/log/with-srun" 2>&1
+read=$(($(opens) - mark))
 wrong=""
+[ "$read" = 1 ] || wrong=" opens"
 cmp "$work/log/with-srun" "$work/log/without-srun" || wrong=" output differs"
 as $other ls "$tier/monarch-$me" >/dev/null 2>&1 && wrong+=" reads the copies of another user"
-passed "a job of another user beside it" "$wrong" "the same bytes, one open of the file system"
+passed "a job of another user beside it" "$wrong" "the same bytes, $read open of the file system for its one file"
 lives "another job of the user has another capacity" "another job of yours uses these tiers" bare --comment="monarch:$work/pfs@32MiB" plain.sbatch beside
 pgrep -u $me | xargs -r kill -KILL || true
 until_true 300 ended "$job" || true
@@ -409,6 +428,18 @@ done
 [ ! -e "$work/job/written" ] || wrong+=" executed something"
 SLURM_JOB_ID=999 SLURM_JOB_UID=$me "$work/etc/monarch/epilog.sh" || wrong+=" epilog"
 passed "the same strings straight to the prolog" "$wrong$(leaves_nothing)" "noted, neither staged nor executed"
+
+# Two jobs of a user on the node: the epilog of the first leaves what the second needs.
+settings keep_copies=no
+mkdir -p "$work/running/998" "$work/running/999" "$tier/monarch-$me"
+echo $me | tee "$work/running/998/uid" >"$work/running/999/uid"
+SLURM_JOB_ID=999 SLURM_JOB_UID=$me "$work/etc/monarch/epilog.sh"
+wrong=""
+[ -d "$tier/monarch-$me" ] || wrong=" the copies are gone"
+[ ! -e "$work/running/999" ] || wrong+=" its notes are left"
+SLURM_JOB_ID=998 SLURM_JOB_UID=$me "$work/etc/monarch/epilog.sh"
+[ ! -e "$tier/monarch-$me" ] || wrong+=" the last one leaves the copies"
+passed "keep_copies=no, two jobs" "$wrong$(leaves_nothing)" "the epilog of the last one removes the copies"
 
 # ---- what fails later never loses the job
 forget
