@@ -235,17 +235,17 @@ exec cat pfs/a/1
 SH
 ln -s "$work/pfs" "$work/job/pfs"
 
-# A staged job: what, readers, arguments of sbatch. All files have been read when it starts, none is
-# read after that, and nothing stays but the copies.
+# A staged job: what, for which reason it waits, readers, arguments of sbatch. All files have been
+# read when it starts, none is read after that, and nothing stays but the copies.
 staged() {
-  local what=$1 readers=$2 job mark begin end held=0 wrong=""
-  shift 2
+  local what=$1 why=$2 readers=$3 job mark begin end held=0 wrong=""
+  shift 3
   forget
   mark=$(opens)
   job=$(submit "$@")
   for _ in $(seq 600); do
     [ ! -e "$work/job/begun-$job" ] || break
-    case $(reason "$job") in Prolog | BurstBuffer*) [ "$(opens)" = "$mark" ] || held=1 ;; esac
+    [ "$(reason "$job")" != "$why" ] || [ "$(opens)" = "$mark" ] || held=1
     sleep 0.1
   done
   begin=$(($(opens) - mark))
@@ -259,6 +259,8 @@ staged() {
   [ "$(out "$job" | grep -c "^read [0-2] $want preloaded$")" = $((3 * readers)) ] || wrong+=" output: $(out "$job")"
   [ "$(out "$job" | wc -l)" = $((3 * readers)) ] || wrong+=" more output: $(out "$job")"
   wrong+=$(noted "$job" "is staged")
+  # A burst buffer has staged everything before the prolog looks.
+  [ "$why" = Prolog ] || [ "$(grep -c "job $job: .* is staged" "$work/log/kit")" = 2 ] || wrong+=" not by the burst buffer"
   wrong+=$(leaves_nothing)
   passed "$what" "$wrong" "$begin opens of the file system before the start, $((end - begin)) by the job's $((3 * readers * files))"
 }
@@ -325,12 +327,12 @@ cmp "$work/job/env-$job.log" "$work/log/without" || wrong=" differs"
 [ "$(field "$job" JobState)" = COMPLETED ] || wrong+=" $(field "$job" JobState)"
 passed "a job with another comment" "$wrong" "the same bytes"
 
-staged "#SBATCH --comment=monarch:DIR" 1 comment.sbatch
-staged "--comment=monarch:DIR/a,DIR/b@32MiB" 1 --comment="monarch:$work/pfs/a,$work/pfs/b@32MiB" plain.sbatch
-staged "--licenses=monarch:DIR" 1 --licenses="monarch:$work/pfs" plain.sbatch
-staged "#BB monarch:DIR@CAPACITY: pending until staged" 1 directive.sbatch
-staged "a script with srun, two tasks" 2 --ntasks=2 steps.sbatch
-staged "a script with srun --export=NONE" 2 --ntasks=2 unexported.sbatch
+staged "#SBATCH --comment=monarch:DIR" Prolog 1 comment.sbatch
+staged "--comment=monarch:DIR/a,DIR/b@32MiB" Prolog 1 --comment="monarch:$work/pfs/a,$work/pfs/b@32MiB" plain.sbatch
+staged "--licenses=monarch:DIR" Prolog 1 --licenses="monarch:$work/pfs" plain.sbatch
+staged "#BB monarch:DIR@CAPACITY: pending until staged" BurstBufferStageIn 1 directive.sbatch
+staged "a script with srun, two tasks" Prolog 2 --ntasks=2 steps.sbatch
+staged "a script with srun --export=NONE" Prolog 2 --ntasks=2 unexported.sbatch
 
 # A job that calls `monarch env` with tiers of its own keeps these, in its tasks too.
 forget
