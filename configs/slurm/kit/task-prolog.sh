@@ -28,14 +28,15 @@ task_prolog() (
 
   set --
   while read -r argument; do set -- "$@" "$argument"; done <"$dir/arguments"
-  # Monarch serves until the task has ended (SLURM_TASK_PID). The nodes are those of the job, as in
-  # the prolog, and not those of the step. `monarch hold` prints a line that a shell is to evaluate:
-  # this one does, and prints the values without the quotes, which Slurm would keep.
+  # Monarch serves until the task has ended (SLURM_TASK_PID). As in the prolog, the nodes are those
+  # of the job, not of the step, and their secret is the one in the home directory. `monarch hold`
+  # prints a line that a shell is to evaluate: this one does, and prints the values without the
+  # quotes, which Slurm would keep.
   unset MONARCH_CTL
-  said=$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>&1)
-  eval "$(echo "$said" | grep '^export LD_PRELOAD=')"
+  said=$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID -u MONARCH_CLUSTER_SECRET timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>&1)
+  eval "$(printf "%s\n" "$said" | grep '^export LD_PRELOAD=')"
   if [ -z "${MONARCH_CTL-}" ]; then
-    [ -r "$dir/note" ] || tell "$(echo "$said" | grep -m 1 -E '^error|running without' | cut -c 1-300); the job reads the file system"
+    [ -r "$dir/note" ] || tell "$(printf "%s\n" "$said" | grep -m 1 -E '^error|running without' | cut -c 1-300); the job reads the file system"
     exit 0
   fi
   export MONARCH_KIT_CTL="$MONARCH_CTL"
