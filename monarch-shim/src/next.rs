@@ -7,7 +7,7 @@
 
 use crate::symbols::{COUNT, NAMES, Sym};
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 static NEXT: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
@@ -44,17 +44,16 @@ struct Walk {
     missing: usize,
 }
 
-/// Base of the object that says which version of the GNU C library this is, and of the one that
-/// lists the loaded objects: plus 1; 0 when there is none.
-static VERSION_BASE: AtomicUsize = AtomicUsize::new(0);
-static LIBC_BASE: AtomicUsize = AtomicUsize::new(0);
+/// Whether the object that says which version of the GNU C library this is also lists the loaded
+/// objects.
+static IS_GLIBC: AtomicBool = AtomicBool::new(false);
 
 /// Whether the C library is the GNU one. Others have other streams and structures; there we only
-/// pass through. (A library that lends its names to another C library, as gcompat does, is not it.)
+/// pass through. (A library that lends its names to another C library, as gcompat does, is not it;
+/// one that wraps `dl_iterate_phdr`, as ThreadSanitizer's runtime does, may stand before it.)
 #[must_use]
 pub fn is_glibc() -> bool {
-    let version = VERSION_BASE.load(Ordering::Relaxed);
-    version != 0 && version == LIBC_BASE.load(Ordering::Relaxed)
+    IS_GLIBC.load(Ordering::Relaxed)
 }
 
 /// Looks up every symbol that is not known yet.
@@ -93,14 +92,9 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
             {
                 slot.store(address, Ordering::Relaxed);
                 walk.missing -= 1;
-                let whose = if core::ptr::eq(slot, &raw const NEXT[Sym::gnu_get_libc_version as usize]) {
-                    &VERSION_BASE
-                } else if core::ptr::eq(slot, &raw const NEXT[Sym::dl_iterate_phdr as usize]) {
-                    &LIBC_BASE
-                } else {
-                    continue;
-                };
-                whose.store(base.wrapping_add(1), Ordering::Relaxed);
+                if core::ptr::eq(slot, &raw const NEXT[Sym::gnu_get_libc_version as usize]) {
+                    IS_GLIBC.store(object.find(LISTS_OBJECTS.0, LISTS_OBJECTS.1).is_some(), Ordering::Relaxed);
+                }
             }
         }
     }
@@ -160,6 +154,12 @@ const HASHES: [(u32, u32); COUNT] = {
         i += 1;
     }
     out
+};
+
+/// The name and the hashes of the function that lists the loaded objects.
+const LISTS_OBJECTS: (&CStr, (u32, u32)) = {
+    let name = c"dl_iterate_phdr";
+    (name, (gnu_hash(name), sysv_hash(name)))
 };
 
 impl Object {

@@ -48,7 +48,7 @@ symbols! {
     chroot setns unshare mount move_mount umount umount2
     munmap mprotect pkey_mprotect mremap madvise shmat shmdt brk sbrk prctl
     // looked up only
-    gnu_get_libc_version dl_iterate_phdr pthread_testcancel
+    gnu_get_libc_version pthread_testcancel
 }
 
 /// Number of symbols.

@@ -512,6 +512,21 @@ fn a_program_of_another_c_library_with_hooked_names_is_left_alone() {
     assert!(!calls.contains("/control\"") && calls.contains(w.root().join("x").to_str().unwrap()), "{calls}");
 }
 
+/// The shim took the C library for another one behind a library that wraps `dl_iterate_phdr`
+/// (ThreadSanitizer's, fakechroot's): such a process was not served, and what it changed was not
+/// seen by the others.
+#[test]
+fn a_process_with_a_library_that_wraps_dl_iterate_phdr_is_served_and_its_changes_are_seen() {
+    let w = world();
+    let before = w.counter("hits");
+    w.same(&w.program("mini-lister").arg(w.root())).good();
+    assert!(w.counter("hits") >= before + 2, "{}", w.counter("hits"));
+    let library = programs_dir().join("liblister.so");
+    let script = "head -c 6 $0/x >$1; printf change | LD_PRELOAD=$LD_PRELOAD:$2 dd of=$0/x conv=notrunc status=none; head -c 6 $0/x";
+    let job = Job::new("sh").args(["-c", script]).arg(w.root()).arg(w.scratch().join("before")).arg(library);
+    assert_eq!(w.run(&job).good().text(), "change");
+}
+
 fn programs_dir() -> std::path::PathBuf {
     crate::harness::target().join("programs")
 }
