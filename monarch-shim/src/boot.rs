@@ -70,7 +70,8 @@ fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {
     let map = files::map_file(path, true)?;
     let control = ControlMap::open_hiding(map, &process().hidden)?;
     let by_user = disabled.is_some_and(|v| !v.is_empty() && v != b"0");
-    if by_user || control.ctl.site_off.load(Ordering::Relaxed) != 0 {
+    let by_site = control.ctl.site_off.load(Ordering::Relaxed) != 0;
+    if by_user || by_site || crate::next::paths_are_translated() {
         rights::switch_off();
     }
     gate::set_control(control);

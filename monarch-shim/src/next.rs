@@ -56,6 +56,16 @@ pub fn is_glibc() -> bool {
     IS_GLIBC.load(Ordering::Relaxed)
 }
 
+/// Whether a library between the shim and the C library has a `chroot` of its own.
+static CHROOT_IS_WRAPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether only a library behind the shim knows which file a path names: it wraps `chroot`, as
+/// libraries do that translate paths (fakechroot, pseudo).
+#[must_use]
+pub fn paths_are_translated() -> bool {
+    CHROOT_IS_WRAPPED.load(Ordering::Relaxed)
+}
+
 /// Looks up every symbol that is not known yet.
 pub fn resolve_all() {
     let mut walk = Walk { passed_us: false, here: resolve_all as *const () as usize, missing: COUNT };
@@ -86,6 +96,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
     let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else { return 0 };
     // SAFETY: a loaded object with a dynamic section.
     if let Some(object) = unsafe { Object::new(base, base.wrapping_add(dynamic.p_vaddr as usize)) } {
+        let mut is_c_library = false;
         for ((slot, name), hashes) in NEXT.iter().zip(NAMES).zip(&HASHES) {
             if slot.load(Ordering::Relaxed) == 0
                 && let Some(address) = object.find(name, *hashes)
@@ -93,9 +104,16 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
                 slot.store(address, Ordering::Relaxed);
                 walk.missing -= 1;
                 if core::ptr::eq(slot, &raw const NEXT[Sym::gnu_get_libc_version as usize]) {
-                    IS_GLIBC.store(object.find(LISTS_OBJECTS.0, LISTS_OBJECTS.1).is_some(), Ordering::Relaxed);
+                    is_c_library = object.find(LISTS_OBJECTS.0, LISTS_OBJECTS.1).is_some();
                 }
             }
+        }
+        if is_c_library {
+            let chroot = Sym::chroot as usize;
+            let next = NEXT[chroot].load(Ordering::Relaxed);
+            let is_wrapped = object.find(NAMES[chroot], HASHES[chroot]).is_some_and(|own| own != next);
+            CHROOT_IS_WRAPPED.store(is_wrapped, Ordering::Relaxed);
+            IS_GLIBC.store(true, Ordering::Relaxed);
         }
     }
     c_int::from(walk.missing == 0)

@@ -527,6 +527,21 @@ fn a_process_with_a_library_that_wraps_dl_iterate_phdr_is_served_and_its_changes
     assert_eq!(w.run(&job).good().text(), "change");
 }
 
+#[test]
+fn a_library_behind_the_shim_that_translates_paths_decides_which_file_is_read() {
+    assert!(has_program("libtranslator.so"));
+    let w = world();
+    let x = w.root().join("x");
+    let elsewhere = w.scratch().join(x.strip_prefix("/").unwrap());
+    fs::create_dir_all(elsewhere.parent().unwrap()).unwrap();
+    fs::write(&elsewhere, "elsewhere").unwrap();
+    let before = w.counter("hits");
+    let job = Job::new("sh").args(["-c", "LD_PRELOAD=$LD_PRELOAD:$1 exec cat $0"]).arg(x);
+    let job = job.arg(programs_dir().join("libtranslator.so")).env("TRANSLATED_TO", w.scratch());
+    assert_eq!(w.same(&job).good().text(), "elsewhere");
+    assert_eq!(w.counter("hits"), before);
+}
+
 fn programs_dir() -> std::path::PathBuf {
     crate::harness::target().join("programs")
 }
