@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What docs/NEIGHBOURS.md says: Monarch beside other tools that preload libraries, in every order,
 # and beside tools that look at a process or change what it is.
-#   tests/neighbours.sh      needs root and Debian 12: installs what is missing. 8 minutes.
+#   tests/neighbours.sh      needs root and Debian 12: installs what is missing. 5 to 8 minutes.
 #   NEIGHBOURS_BIN=DIR       the programs that are tried; otherwise target/release
 # Beside the everyday suite. Each cell runs a program with the neighbours alone and with Monarch
 # among them: same output, same standard error, same exit status, and as many opens served from
