@@ -83,7 +83,7 @@ pub(crate) fn follow_links(config: &mut Config, quiet: bool) {
     if config.index.file.is_some() {
         return;
     }
-    let outside = follow::add(config);
+    let outside = follow::add(config, accounting::speaks_for_node());
     if is_rank_0() && !quiet {
         let is_on = config.dataset.follow == Follow::Auto;
         outside.iter().for_each(|o| say::note(format_args!("{}", o.text(is_on))));

@@ -74,6 +74,8 @@ mod semantics;
 mod sharing;
 #[path = "e2e/site.rs"]
 mod site;
+#[path = "e2e/software.rs"]
+mod software;
 #[path = "e2e/stack.rs"]
 mod stack;
 #[path = "e2e/stage.rs"]

@@ -86,6 +86,9 @@ pub struct Root {
     /// of another root lead to, if it holds much else.)
     #[serde(default)]
     pub only_on_demand: bool,
+    /// The root whose links lead to this one, which no user named.
+    #[serde(default)]
+    pub followed_from: Option<PathBuf>,
 }
 
 /// What is done about links below a root that lead out of it.

@@ -84,7 +84,7 @@ fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), C
         return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
     }
     let aliases = aliases_of(cx, &key, &path, &meta, aliases)?;
-    Ok((Root { path, real_path, aliases, only_on_demand: false }, meta))
+    Ok((Root { path, real_path, aliases, only_on_demand: false, followed_from: None }, meta))
 }
 
 fn directory(cx: &Context<'_>, key: &Key, path: &Path) -> Result<(PathBuf, Meta), ConfigError> {

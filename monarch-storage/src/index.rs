@@ -12,6 +12,7 @@ mod released;
 mod sample;
 mod saved;
 mod scan;
+mod software;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -23,4 +24,5 @@ pub use released::Released;
 pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
 pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
+pub use software::Software;
 pub use verify::{Differences, Paths, verify, verify_sample};

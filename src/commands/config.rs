@@ -62,7 +62,7 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
                 say::err(format_args!("monarch: a job would not be served: {}\n", say::chain(&e)));
                 return Ok(ExitCode::from(EX_NO));
             }
-            for outside in follow::find(&c.dataset.roots) {
+            for outside in follow::find(&c.dataset.roots, follow::Depth::Everywhere) {
                 say::note(format_args!("{}", outside.text(c.dataset.follow == Follow::Auto)));
             }
             let (roots, tiers) = (c.dataset.roots.len(), c.tiers.len());

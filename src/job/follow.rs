@@ -1,11 +1,13 @@
 //! Links below a root that lead out of it, as in Hugging Face's cache, where `snapshots/REV/FILE`
 //! is a link to `../../blobs/HASH`: the directories that they lead to become roots of the job, too.
 //!
-//! The search is bounded in directories, entries and time, since it asks the PFS before the job
-//! starts, and a PFS that does not answer must not keep the job waiting. A directory is followed
-//! only where it cannot surprise: it is on the root's file system, has few entries, and holds no
-//! root.
+//! The search asks the PFS before the job starts. So it is made only where no agent serves the root
+//! yet, looks below the root's own directory only where links lie in that, and is bounded in
+//! directories, entries and time: a PFS that does not answer must not keep the job waiting. A
+//! directory is followed only where it cannot surprise: it is on the root's file system, has few
+//! entries, and holds no root.
 
+use monarch_core::agent::client;
 use monarch_core::config::{Config, Root};
 use monarch_core::shown::ShowPath;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -65,35 +67,60 @@ impl Outside {
 }
 
 /// Adds the directories that links of the roots lead to, where that is wanted. Returns them, and
-/// those that were not added.
-pub(crate) fn add(config: &mut Config) -> Vec<Outside> {
-    let found = find(&config.dataset.roots);
+/// those that were not added. Of the tasks of a node only one asks the PFS (`may_ask`): all read
+/// through the agent that serves what it has found.
+pub(crate) fn add(config: &mut Config, may_ask: bool) -> Vec<Outside> {
+    let look = || if may_ask { find(&config.dataset.roots, Depth::WhereLinksAre) } else { Vec::new() };
+    let found = known_to_agent(config).unwrap_or_else(look);
     if config.dataset.follow == monarch_core::config::Follow::Auto {
-        let fit = found.iter().filter_map(|o| Some((o.dir.clone(), *o.fit.as_ref().ok()?)));
-        config.dataset.roots.extend(fit.map(|(dir, is_whole)| Root {
+        let fit = found.iter().filter_map(|o| Some((o.root.clone(), o.dir.clone(), *o.fit.as_ref().ok()?)));
+        config.dataset.roots.extend(fit.map(|(root, dir, is_whole)| Root {
             path: dir.clone(),
             real_path: dir,
             aliases: Vec::new(),
             only_on_demand: !is_whole,
+            followed_from: Some(root),
         }));
     }
     found
 }
 
+/// How far below a root links are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Below the root's own directory only if it has links itself.
+    WhereLinksAre,
+    /// In any case.
+    Everywhere,
+}
+
+/// Returns the directories that an agent follows already, if it serves all roots: the PFS was asked
+/// for its first job.
+fn known_to_agent(config: &Config) -> Option<Vec<Outside>> {
+    let served = client::find(config)?.status().ok()?.roots;
+    let is_served = |root: &Root| served.iter().any(|r| r.path == root.real_path && r.followed_from.is_none());
+    config.dataset.roots.iter().all(is_served).then_some(())?;
+    let known = served.into_iter().filter_map(|r| {
+        let root = r.followed_from.filter(|from| config.dataset.roots.iter().any(|root| root.real_path == *from))?;
+        Some(Outside { root, dir: r.path, links: 0, fit: Ok(!r.only_on_demand) })
+    });
+    Some(known.collect())
+}
+
 /// Finds the directories that links of the roots lead to. Finds none when the PFS takes too long.
-pub(crate) fn find(roots: &[Root]) -> Vec<Outside> {
+pub(crate) fn find(roots: &[Root], depth: Depth) -> Vec<Outside> {
     let (send, receive) = channel();
     let roots: Vec<Root> = roots.to_vec();
-    let search = move || send.send(search(&roots));
+    let search = move || send.send(search(&roots, depth));
     let begun = std::thread::Builder::new().name("links".to_owned()).spawn(search);
     begun.ok().and_then(|_| receive.recv_timeout(MAX_TIME).ok()).unwrap_or_default()
 }
 
-fn search(roots: &[Root]) -> Vec<Outside> {
+fn search(roots: &[Root], depth: Depth) -> Vec<Outside> {
     let mut all: Vec<PathBuf> = roots.iter().map(|root| root.real_path.clone()).collect();
     let mut found = Vec::new();
     for root in roots {
-        let new = of_root(&root.real_path, &all);
+        let new = of_root(&root.real_path, &all, depth);
         all.extend(new.iter().filter(|o| o.fit.is_ok()).map(|o| o.dir.clone()));
         found.extend(new);
     }
@@ -107,8 +134,8 @@ struct Targets {
     dirs: BTreeMap<PathBuf, usize>,
 }
 
-fn of_root(root: &Path, roots: &[PathBuf]) -> Vec<Outside> {
-    let targets = targets(root, roots);
+fn of_root(root: &Path, roots: &[PathBuf], depth: Depth) -> Vec<Outside> {
+    let targets = targets(root, roots, depth);
     let mut dirs: BTreeMap<PathBuf, (usize, usize)> = BTreeMap::new();
     for (dir, links) in &targets.dirs {
         dirs.entry(dir.clone()).or_default().0 += links;
@@ -148,7 +175,7 @@ fn of_root(root: &Path, roots: &[PathBuf]) -> Vec<Outside> {
 }
 
 /// Looks through a root for links to what lies in no root.
-fn targets(root: &Path, roots: &[PathBuf]) -> Targets {
+fn targets(root: &Path, roots: &[PathBuf], depth: Depth) -> Targets {
     let (start, mut entries, mut links) = (Instant::now(), 0, 0);
     let mut found = Targets::default();
     let mut ahead = VecDeque::from([root.to_owned()]);
@@ -168,6 +195,9 @@ fn targets(root: &Path, roots: &[PathBuf]) -> Targets {
                 }
                 _ => {}
             }
+        }
+        if links == 0 && depth == Depth::WhereLinksAre {
+            break;
         }
     }
     found
@@ -243,6 +273,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    fn root(real_path: PathBuf) -> Root {
+        Root { path: real_path.clone(), real_path, aliases: Vec::new(), only_on_demand: false, followed_from: None }
+    }
+
     struct Place {
         _dir: tempfile::TempDir,
         top: PathBuf,
@@ -268,7 +302,7 @@ mod tests {
 
         fn found(&self) -> Vec<Outside> {
             let real_path = self.top.join("root");
-            find(&[Root { path: real_path.clone(), real_path, aliases: Vec::new(), only_on_demand: false }])
+            find(&[root(real_path)], Depth::Everywhere)
         }
 
         /// Directories and what is said of them.
@@ -343,11 +377,20 @@ mod tests {
         let p = Place::new();
         p.file("second/f");
         p.link("../second/f", "f");
-        let root = |name: &str| {
-            let real_path = p.top.join(name);
-            Root { path: real_path.clone(), real_path, aliases: Vec::new(), only_on_demand: false }
-        };
-        assert_eq!(find(&[root("root"), root("second")]), []);
-        assert_eq!(find(&[root("root")]).len(), 1);
+        let named = |name: &str| root(p.top.join(name));
+        assert_eq!(find(&[named("root"), named("second")], Depth::Everywhere), []);
+        assert_eq!(find(&[named("root")], Depth::Everywhere).len(), 1);
+    }
+
+    #[test]
+    fn before_a_job_only_the_roots_own_directory_is_listed_unless_it_has_links() {
+        let p = Place::new();
+        p.file("second/f");
+        p.file("third/f");
+        p.link("../../second/f", "sub/f");
+        let found = |depth| find(&[root(p.top.join("root"))], depth).len();
+        assert_eq!((found(Depth::WhereLinksAre), found(Depth::Everywhere)), (0, 1));
+        p.link("../third/f", "f");
+        assert_eq!((found(Depth::WhereLinksAre), found(Depth::Everywhere)), (2, 2));
     }
 }

@@ -152,3 +152,26 @@ fn explain_says_where_a_link_leads_that_is_not_followed() {
     let said = String::from_utf8_lossy(&check.stderr).into_owned();
     assert!(check.status.success() && said.contains("blobs, which is served, too"), "{said}");
 }
+
+#[test]
+fn the_second_job_of_an_agent_lists_nothing_and_is_served_all_the_same() {
+    let w = hub();
+    let root = snapshot(&w, "r1");
+    let command = |script: &str| {
+        let mut command = w.monarch("run");
+        command.arg("--root").arg(&root).args(w.words().into_iter().skip(2));
+        command.args(["--", "sh", "-c", script]).arg(&root);
+        command
+    };
+    let mut first = Running::new(command("echo ready; read -r line"));
+    first.until_written("ready");
+    wait_for("copies", || w.agent().is_some_and(|s| s.roots.len() == 2 && s.tiers[0].files == 6));
+    w.pfs().reset().unwrap();
+    let second = Running::new(command(READ_TWICE)).end().good();
+    let seen = w.pfs().counters().unwrap();
+    assert_eq!((seen.opens(), seen.opendir, seen.readlink), (0, 0, 0), "{seen:?}");
+    assert!(second.errors().contains("blobs, which is served, too"), "{second:?}");
+    assert_eq!(second.text(), w.bare(&Job::new("sh").args(["-c", READ_TWICE]).arg(&root)).good().text());
+    first.begin();
+    first.end().good();
+}

@@ -60,7 +60,7 @@ fn a_named_part_is_staged_first_and_stage_waits_for_nothing_else() {
     let w = plan.tier_dir(disk.path().join("tier")).set("source.max_inflight=2").build();
     let files = regular(w.backing());
     let one = w.root().join(files[200].strip_prefix(w.backing()).unwrap());
-    says(&stage(&w, &[one.to_str().unwrap()]), 0, "staged: 1 of 1 files");
+    says(&stage(&w, &[one.to_str().unwrap()]), 0, "staged: 1 of 1 file");
     assert!(copies(&w).len() < files.len());
     let strange = stage(&w, &[w.root().join("nothing").to_str().unwrap()]);
     says(&strange, 2, "nothing is not below a root, or not in its index; see `monarch explain`");
@@ -121,7 +121,7 @@ fn a_file_that_fails_is_named_with_its_reason() {
     let rule = FaultSpec::new(FaultKind::EIO).ops(&[Op::Read]).path(victim.to_str().unwrap());
     w.pfs().fault(rule).unwrap();
     let ended = stage(&w, &["--retry", "1s"]);
-    says(&ended, 1, "not staged: 1 files");
+    says(&ended, 1, "not staged: 1 file");
     says(&ended, 1, &format!("{}: reading the source: Input/output error", w.root().join(&victim).display()));
     w.pfs().clear().unwrap();
     says(&stage(&w, &[]), 0, "staged: 20 of 20 files");
@@ -223,6 +223,6 @@ fn what_was_copied_counts_of_what_was_asked_alone() {
     let files = regular(w.backing());
     let one = w.root().join(files[50].strip_prefix(w.backing()).unwrap());
     let ended = stage(&w, &[one.to_str().unwrap()]);
-    says(&ended, 0, "staged: 1 of 1 files");
-    assert!(ended.text().contains("copied now: 1 files") || ended.text().contains("copied now: 0 files"), "{ended:?}");
+    says(&ended, 0, "staged: 1 of 1 file");
+    assert!(ended.text().contains("copied now: 1 file,") || ended.text().contains("copied now: 0 files"), "{ended:?}");
 }

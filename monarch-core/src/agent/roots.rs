@@ -332,6 +332,7 @@ impl Roots {
             .map(|(number, (r, c))| {
                 let live = r.segment.and_then(|n| self.tiering.shared.segments.segment(n));
                 let released = r.segment.map(|n| self.tiering.shared.source_facts.released(n)).unwrap_or_default();
+                let software = r.segment.map(|n| self.tiering.shared.source_facts.software(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
@@ -347,8 +348,12 @@ impl Roots {
                     bytes: h.map_or(0, |h| h.bytes),
                     index_bytes: h.map_or(0, |h| h.len + live.as_ref().map_or(0, |l| l.segment.state.header.len)),
                     opens: c.opens.load(Ordering::Relaxed),
+                    followed_from: r.followed_from().map(std::path::Path::to_owned),
+                    only_on_demand: !r.is_prefetched(),
                     released: released.files,
                     released_bytes: released.bytes,
+                    software: software.files,
+                    software_bytes: software.bytes,
                     near_purge: r.segment.and_then(|n| self.tiering.shared.source_facts.near_purge(n)),
                     engine: live.as_ref().map_or_else(String::new, |l| self.tiering.queue.lanes.engine_of(l)),
                 }

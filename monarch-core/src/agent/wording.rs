@@ -11,7 +11,13 @@ impl RootStatus {
             let (n, bytes) = (self.released, bytesize::ByteSize(self.released_bytes));
             format!("{n} files ({bytes}) released to tape: fetched on demand only")
         });
-        tape.into_iter().chain(self.near_purge.map(|near| near.to_string())).collect()
+        let software = (self.software > 0).then(|| {
+            let (n, bytes) = (self.software, bytesize::ByteSize(self.software_bytes));
+            format!(
+                "{n} files ({bytes}) of software: copied when they are opened, not ahead; `monarch stage` copies all"
+            )
+        });
+        tape.into_iter().chain(software).chain(self.near_purge.map(|near| near.to_string())).collect()
     }
 }
 

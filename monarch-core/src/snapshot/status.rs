@@ -100,7 +100,7 @@ pub struct MetricsStatus {
 
 /// State of a root; flat, as [`Status`].
 ///
-/// Fields: 16, one per key of the object.
+/// Fields: 20, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RootStatus {
     /// Its real path.
@@ -132,12 +132,24 @@ pub struct RootStatus {
     /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
     #[serde(default)]
     pub engine: String,
+    /// The root whose links lead to this one, which no user named.
+    #[serde(default)]
+    pub followed_from: Option<PathBuf>,
+    /// Whether its files are copied only when they are opened.
+    #[serde(default)]
+    pub only_on_demand: bool,
     /// Files that look as if they were on tape: they are fetched on demand only.
     #[serde(default)]
     pub released: u64,
     /// Their bytes.
     #[serde(default)]
     pub released_bytes: u64,
+    /// Files of software: copied when jobs open them, not ahead.
+    #[serde(default)]
+    pub software: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub software_bytes: u64,
     /// Files that the site will soon remove, if `source.purge_age` says when it does.
     #[serde(default)]
     pub near_purge: Option<NearPurge>,

@@ -57,7 +57,9 @@ fn nodes_send_no_more_than_they_may() {
     // Before the agents start: the scan is part of what the PFS sees.
     let mark = c.mark();
     let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
-    let keepers: Vec<Running> = (0..c.len()).map(keep).collect();
+    let mut keepers: Vec<Running> = (0..c.len()).map(keep).collect();
+    // (Before a node has its agent, each job looks for links in the root.)
+    keepers.iter_mut().for_each(|k| k.until_written("ready"));
     let start = std::time::Instant::now();
     c.together(&Reads::epochs(3).barrier(&c.barrier()));
     let took = start.elapsed().as_secs_f64();

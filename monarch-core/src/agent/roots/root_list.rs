@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::index::ScanProgress;
 use crate::shm;
 use crate::tiering::TieringEngine;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -47,6 +47,12 @@ impl RootState {
     /// Whether its files are prefetched: it is more than a directory that links lead to.
     pub(super) fn is_prefetched(&self) -> bool {
         !self.config.dataset.roots.iter().any(|root| root.real_path == self.path && root.only_on_demand)
+    }
+
+    /// The root whose links lead to this one.
+    pub(super) fn followed_from(&self) -> Option<&Path> {
+        let own = self.config.dataset.roots.iter().find(|root| root.real_path == self.path)?;
+        own.followed_from.as_deref()
     }
 
     /// Begins again; a scan under way counts no more.

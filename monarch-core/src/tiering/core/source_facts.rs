@@ -1,7 +1,7 @@
 //! [`SourceFacts`]: facts about the files of each root that prefetch respects: which are on tape,
-//! and when files were last read.
+//! which are software, and when files were last read.
 
-use crate::index::{Ages, Released, now_ns};
+use crate::index::{Ages, Released, Software, now_ns};
 use crate::snapshot::{NearPurge, Range};
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use monarch_abi::index::Record;
@@ -10,7 +10,7 @@ use rustix::fs::StatVfsMountFlags;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Files on tape, and access times, of each segment.
+/// Files on tape, software, and access times, of each segment.
 pub(crate) struct SourceFacts {
     live: Arc<Segments>,
     /// Age at which the site removes files.
@@ -22,6 +22,7 @@ pub(crate) struct SourceFacts {
 #[derive(Debug)]
 struct SegmentFacts {
     released: Released,
+    software: Arc<Software>,
     /// Access times; only where the site removes old files.
     ages: Option<Mutex<Ages>>,
     /// Whether reading a file renews its access time.
@@ -50,6 +51,16 @@ impl SourceFacts {
                 "the PFS shows blocks for hardly any file: none is taken for released to tape"
             );
         }
+        let software = Arc::new(Software::of(&index));
+        if software.files > 0 {
+            let (files, bytes) = (software.files, software.bytes);
+            tracing::info!(
+                segment = number,
+                files,
+                bytes,
+                "files of software are copied when jobs open them, not ahead"
+            );
+        }
         let ages = self.purge_age.map(|_| Mutex::new(Ages::of(&index)));
         let flags = live.source.root().and_then(|root| rustix::fs::fstatvfs(&*root).ok()).map(|fs| fs.f_flag);
         let renews = flags.is_none_or(|f| !f.contains(StatVfsMountFlags::NOATIME));
@@ -57,13 +68,18 @@ impl SourceFacts {
         if segments.len() <= number {
             segments.resize(number + 1, None);
         }
-        segments[number] = Some(Arc::new(SegmentFacts { released, ages, renews }));
+        segments[number] = Some(Arc::new(SegmentFacts { released, software, ages, renews }));
     }
 
     /// The files of a segment that are on tape: only a demand, or a request that names the file
     /// itself, fetches them.
     pub(crate) fn released(&self, number: usize) -> Released {
         self.of(number).map_or_else(Released::default, |s| s.released)
+    }
+
+    /// The files of a segment that are software: of them, a job opens a small part.
+    pub(crate) fn software(&self, number: usize) -> Arc<Software> {
+        self.of(number).map_or_else(Arc::default, |s| s.software.clone())
     }
 
     /// Notes that a file was read on the PFS.

@@ -261,11 +261,13 @@ impl Dispatcher {
             if let Some(live) = segs.get(number).and_then(Option::as_ref) {
                 let n = live.segment.index.len() as u32;
                 let released = self.source_facts.released(number);
+                let software = self.source_facts.software(number);
                 let is_wanted = |r: &Record| r.is_file() && !released.holds(r);
                 while q.cursors[number] < n {
                     let id = q.cursors[number];
                     q.cursors[number] += 1;
-                    if live.segment.index.record(id).is_some_and(is_wanted) && self.peers.is_for_us(live, id) {
+                    let is_wanted = live.segment.index.record(id).is_some_and(is_wanted) && !software.holds(id);
+                    if is_wanted && self.peers.is_for_us(live, id) {
                         return Some(file_key(number, id));
                     }
                 }
