@@ -8,6 +8,7 @@
 mod ages;
 mod build;
 mod files;
+mod links_out;
 mod released;
 mod sample;
 mod saved;
@@ -20,6 +21,7 @@ mod verify;
 pub use ages::{Ages, Near};
 pub use build::{Built, build, now_ns};
 pub use files::each_file;
+pub use links_out::{LinksOut, OF_THE_SYSTEM};
 pub use released::Released;
 pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};

@@ -9,6 +9,7 @@
 
 use monarch_core::agent::client;
 use monarch_core::config::{Config, Root};
+use monarch_core::index::OF_THE_SYSTEM;
 use monarch_core::shown::ShowPath;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
@@ -30,10 +31,6 @@ const MAX_TIME: Duration = Duration::from_secs(2);
 const MIN_LINKED_PERCENT: usize = 90;
 /// A directory with fewer components than this, such as `/home`, holds more than a data set.
 const MIN_DEPTH: usize = 2;
-/// Directories of the operating system: links there, as virtual environments have them, are left to
-/// the kernel without a word.
-const OF_THE_SYSTEM: [&str; 12] =
-    ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev", "/run", "/var", "/boot"];
 
 /// A directory that links of a root lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]

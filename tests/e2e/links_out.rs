@@ -175,3 +175,19 @@ fn the_second_job_of_an_agent_lists_nothing_and_is_served_all_the_same() {
     first.begin();
     first.end().good();
 }
+
+#[test]
+fn links_deeper_below_a_root_are_named_with_what_to_add() {
+    let farm =
+        "set -e; mkdir -p $1/farm/train/a $1/store; echo text > $1/store/x; ln -s ../../../store/x $1/farm/train/a/x";
+    let w = World::plan().made_by(Job::new("sh").args(["-c", farm, "sh"])).patient().build();
+    let (root, store) = (w.root().join("farm"), w.root().join("store"));
+    let (ended, _) = run(&w, &root, &[], 1, "cat \"$0\"/train/a/x");
+    assert_eq!(ended.text(), "ready\ntext\n");
+    let line = format!("links lead out of the root to {0}, which is not served (1); add --root {0}", store.display());
+    assert!(ended.errors().contains(&line), "{ended:?}");
+    let check =
+        w.monarch("config").arg("check").arg("--root").arg(&root).args(w.words().into_iter().skip(2)).output().unwrap();
+    let said = String::from_utf8_lossy(&check.stderr).into_owned();
+    assert!(check.status.success() && said.contains("store, which is served, too"), "{said}");
+}

@@ -348,6 +348,8 @@ impl Roots {
                     bytes: h.map_or(0, |h| h.bytes),
                     index_bytes: h.map_or(0, |h| h.len + live.as_ref().map_or(0, |l| l.segment.state.header.len)),
                     opens: c.opens.load(Ordering::Relaxed),
+                    links_out: r.links_out.as_ref().map_or(0, |out| out.links),
+                    links_out_dir: r.links_out.as_ref().map(|out| out.dir.clone()),
                     followed_from: r.followed_from().map(std::path::Path::to_owned),
                     only_on_demand: !r.is_prefetched(),
                     released: released.files,

@@ -1,5 +1,6 @@
 //! Sentences about snapshots: for the log, the command line and reports.
 
+use crate::shown::ShowPath;
 use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus};
 use std::fmt;
 
@@ -17,7 +18,11 @@ impl RootStatus {
                 "{n} files ({bytes}) of software: copied when they are opened, not ahead; `monarch stage` copies all"
             )
         });
-        tape.into_iter().chain(software).chain(self.near_purge.map(|near| near.to_string())).collect()
+        let links = self.links_out_dir.as_ref().map(|dir| {
+            let (n, dir) = (self.links_out, dir.shown());
+            format!("links lead out of the root to {dir}, which is not served ({n}); add --root {dir}")
+        });
+        tape.into_iter().chain(links).chain(software).chain(self.near_purge.map(|near| near.to_string())).collect()
     }
 }
 

@@ -100,7 +100,7 @@ pub struct MetricsStatus {
 
 /// State of a root; flat, as [`Status`].
 ///
-/// Fields: 20, one per key of the object.
+/// Fields: 22, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RootStatus {
     /// Its real path.
@@ -132,6 +132,12 @@ pub struct RootStatus {
     /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
     #[serde(default)]
     pub engine: String,
+    /// Links that lead out of it, and into no other root: read from the PFS.
+    #[serde(default)]
+    pub links_out: u64,
+    /// The innermost directory that holds what they lead to.
+    #[serde(default)]
+    pub links_out_dir: Option<PathBuf>,
     /// The root whose links lead to this one, which no user named.
     #[serde(default)]
     pub followed_from: Option<PathBuf>,

@@ -6,6 +6,7 @@
 use super::checks;
 use super::scan::Scan;
 use crate::config::Config;
+use crate::index::LinksOut;
 use crate::index::ScanProgress;
 use crate::shm;
 use crate::tiering::TieringEngine;
@@ -34,6 +35,8 @@ pub(super) struct RootState {
     pub(super) retry: Option<Instant>,
     /// When a warning of files that will be removed was logged last.
     pub(super) warned: Option<Instant>,
+    /// Links that lead out of it, and into no other root.
+    pub(super) links_out: Option<LinksOut>,
 }
 
 impl RootState {
@@ -41,7 +44,19 @@ impl RootState {
     pub(super) fn new(path: PathBuf, config: Arc<Config>) -> Self {
         let (progress, state) = (Arc::default(), "scanning".to_owned());
         let checks = config.dataset.checks();
-        Self { path, state, progress, segment: None, config, checks, jobs: 0, used: false, retry: None, warned: None }
+        Self {
+            path,
+            state,
+            progress,
+            segment: None,
+            config,
+            checks,
+            jobs: 0,
+            used: false,
+            retry: None,
+            warned: None,
+            links_out: None,
+        }
     }
 
     /// Whether its files are prefetched: it is more than a directory that links lead to.

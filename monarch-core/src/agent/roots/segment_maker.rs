@@ -12,8 +12,8 @@ use crate::cluster::index_image::Image;
 use crate::config::{MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
-use crate::index::Loaded;
 use crate::index::ScanOptions;
+use crate::index::{LinksOut, Loaded};
 use crate::shm;
 use crate::tier::ServedRoot;
 use crate::tiering::{IdentityScope, TieringEngine, read_permission};
@@ -128,6 +128,11 @@ impl SegmentMaker {
                 self.shared.withdraw(&path);
             }
         })?;
+        let others: Vec<_> = self.list.lock().iter().map(|r| r.path.clone()).collect();
+        let links_out = LinksOut::of(&segment.index, &path, &others);
+        if let Some(r) = self.list.lock().get_mut(scan.root) {
+            r.links_out = links_out;
+        }
         let root = ServedRoot { path: path.clone(), seed: segment.index.header.seed };
         for tier in self.tiering.shared.cx.tiers.iter().filter(|t| t.options.stays) {
             tier.note_root(root.clone());
