@@ -157,7 +157,7 @@ pub(crate) fn directories(config: &ConfigArgs, places: &Places) -> Vec<PathBuf> 
 }
 
 /// The path with links followed, if it exists.
-fn real(path: &Path) -> PathBuf {
+pub(crate) fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 

@@ -45,6 +45,13 @@ pub(crate) fn read(places: &Places) -> Result<KeptCopies, ExitCode> {
     })
 }
 
+/// Returns the roots of the copies: all, or those that hold a directory of `--root`.
+pub(crate) fn roots<'a>(config: &ConfigArgs, copies: &'a KeptCopies) -> Vec<&'a Path> {
+    let wanted: Vec<PathBuf> = config.root.iter().map(|root| agents::real(root)).collect();
+    let is_wanted = |root: &&Path| wanted.is_empty() || wanted.iter().any(|dir| dir.starts_with(root));
+    copies.roots().into_iter().filter(is_wanted).collect()
+}
+
 /// Takes the lock of a tier. An agent that ends removes its socket first, and releases its tiers a
 /// moment later.
 ///

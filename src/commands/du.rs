@@ -88,8 +88,7 @@ fn without_agent(args: &DuArgs) -> Result<Result<ExitCode, ExitCode>> {
     };
     let (mut found, mut good) = (Vec::new(), true);
     if args.paths.is_empty() {
-        let wanted = |root: &&Path| args.config.root.is_empty() || args.config.root.iter().any(|r| r == root);
-        for root in copies.roots().into_iter().filter(wanted) {
+        for root in kept::roots(&args.config, &copies) {
             found.push((root.to_owned(), None, tally(copies.of_root(root))));
         }
     }

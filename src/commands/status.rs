@@ -53,7 +53,7 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
         match kept::read(&places) {
             Ok(copies) if !copies.tiers.is_empty() => {
                 say::err(format_args!("monarch: {}; earlier jobs have left:\n", agents::none(&args.config, &places)));
-                say::out(format_args!("{}", kept_copies::text(&copies)))?;
+                say::out(format_args!("{}", kept_copies::text(&args.config, &copies)))?;
             }
             Ok(_) => say::err(format_args!("monarch: {}\n", kept::nothing(&args.config, &places))),
             Err(code) => return Ok(code),

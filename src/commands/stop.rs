@@ -50,7 +50,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         // A tier's own directory lies in the configured directory.
         let used = agents.given.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
         let named = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
-        let mut dirs: Vec<PathBuf> = used.chain(named).map(real).collect();
+        let mut dirs: Vec<PathBuf> = used.chain(named).map(agents::real).collect();
         dirs.sort();
         dirs.dedup();
         for dir in &dirs {
@@ -87,10 +87,6 @@ fn stop(client: &mut Client) -> io::Result<Status> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(status)
-}
-
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// Removes a tier under its lock, since another agent may use the tier by now. Returns the

@@ -94,7 +94,10 @@ pub(crate) enum Depth {
 /// Returns the directories that an agent follows already, if it serves all roots: the PFS was asked
 /// for its first job.
 fn known_to_agent(config: &Config) -> Option<Vec<Outside>> {
-    let served = client::find(config)?.status().ok()?.roots;
+    let mut agent = client::find(config)?;
+    // One that hangs must not keep the job waiting.
+    agent.set_patience(MAX_TIME).ok()?;
+    let served = agent.status().ok()?.roots;
     let is_served = |root: &Root| served.iter().any(|r| r.path == root.real_path && r.followed_from.is_none());
     config.dataset.roots.iter().all(is_served).then_some(())?;
     let known = served.into_iter().filter_map(|r| {

@@ -62,6 +62,27 @@ pub(crate) fn text(r: &Report) -> String {
         let _ = writeln!(out, "monarch: {}", first);
         let _ = writeln!(out, "monarch: {}", last.when(r.ended && !r.shared_with_other_jobs));
     }
+    out += &tiers_and_roots(r, is_brief);
+    if r.agent_restarts > 0 {
+        let log = after.runtime_dir.join(runtime_dir::LOG);
+        let _ = writeln!(
+            out,
+            "monarch: warning: the agent was started again {}; see {}, removed 3 s after the last job",
+            counted(r.agent_restarts, "time"),
+            log.shown()
+        );
+    }
+    if r.shared_with_other_jobs && !is_brief {
+        let other = if r.own.is_some() { "the other figures" } else { "the figures" };
+        let _ = writeln!(out, "monarch: {} shared this agent; {other} are those of all of them", jobs(r));
+    }
+    let lines: Vec<&str> = out.lines().take(12).collect();
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns how full the tiers are, and what is to be said of roots.
+fn tiers_and_roots(r: &Report, is_brief: bool) -> String {
+    let (mut out, after) = (String::new(), &r.status);
     for t in after.tiers.iter().filter(|_| !r.is_empty()) {
         let _ = writeln!(
             out,
@@ -93,21 +114,7 @@ pub(crate) fn text(r: &Report) -> String {
             );
         }
     }
-    if r.agent_restarts > 0 {
-        let log = after.runtime_dir.join(runtime_dir::LOG);
-        let _ = writeln!(
-            out,
-            "monarch: warning: the agent was started again {}; see {}, removed 3 s after the last job",
-            counted(r.agent_restarts, "time"),
-            log.shown()
-        );
-    }
-    if r.shared_with_other_jobs && !is_brief {
-        let other = if r.own.is_some() { "the other figures" } else { "the figures" };
-        let _ = writeln!(out, "monarch: {} shared this agent; {other} are those of all of them", jobs(r));
-    }
-    let lines: Vec<&str> = out.lines().take(12).collect();
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    out
 }
 
 /// Returns a line for each root of the job that could not be served.

@@ -153,3 +153,17 @@ fn a_tier_on_the_command_line_chooses_the_agent() {
     assert_eq!(monarch(&w, &["stop", "--tier", w.tier().to_str().unwrap()]).status.code(), Some(0));
     until_gone(&w);
 }
+
+#[test]
+fn a_root_is_known_by_any_spelling_when_no_agent_runs() {
+    let (w, _disk) = staged(4, &[]);
+    let aside = tempfile::tempdir().unwrap();
+    let link = aside.path().join("link");
+    std::os::unix::fs::symlink(w.root(), &link).unwrap();
+    for (root, found) in [(link.as_path(), 1), (w.root(), 1), (aside.path(), 0)] {
+        let all = json(&w, &["du", "--json", "--root", root.to_str().unwrap()]);
+        assert_eq!(all.as_array().unwrap().len(), found, "{}: {all}", root.display());
+    }
+    let found = json(&w, &["verify", "--json", "--source", "--root", link.to_str().unwrap()]);
+    assert_eq!(found["with_source"], regular(w.root()).len());
+}

@@ -350,7 +350,7 @@ impl Roots {
                     opens: c.opens.load(Ordering::Relaxed),
                     links_out: r.links_out.as_ref().map_or(0, |out| out.links),
                     links_out_dir: r.links_out.as_ref().map(|out| out.dir.clone()),
-                    followed_from: r.followed_from().map(std::path::Path::to_owned),
+                    followed_from: r.followed_from().map(Path::to_owned),
                     only_on_demand: !r.is_prefetched(),
                     released: released.files,
                     released_bytes: released.bytes,

@@ -1,5 +1,7 @@
 //! What earlier jobs have left in the tiers, when no agent is running.
 
+use crate::args::ConfigArgs;
+use crate::kept;
 use crate::say::counted;
 use bytesize::ByteSize;
 use monarch_core::kept::KeptCopies;
@@ -8,7 +10,7 @@ use monarch_core::tier::LAST_LOG;
 use std::fmt::Write;
 
 /// Returns the lines about the tiers, the roots of the copies, and the last log.
-pub(super) fn text(copies: &KeptCopies) -> String {
+pub(super) fn text(config: &ConfigArgs, copies: &KeptCopies) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     for tier in &copies.tiers {
@@ -22,7 +24,7 @@ pub(super) fn text(copies: &KeptCopies) -> String {
             ByteSize(sum.bytes)
         );
     }
-    for root in copies.roots() {
+    for root in kept::roots(config, copies) {
         let sum = copies.of_root(root);
         let _ = writeln!(out, "  root     {}: {}, {}", root.shown(), counted(sum.files, "copy"), ByteSize(sum.bytes));
     }

@@ -31,10 +31,8 @@ impl KnownFiles<'_> {
         config: &ConfigArgs,
         limits: &Limits,
     ) -> Result<Self, KeptError> {
-        let is_wanted = |root: &PathBuf| config.root.is_empty() || config.root.contains(root);
-        let roots = copies.roots().into_iter().map(ToOwned::to_owned).filter(is_wanted);
         let wanted: Vec<PathBuf> = match paths {
-            [] if source => roots.collect(),
+            [] if source => kept::roots(config, copies).into_iter().map(ToOwned::to_owned).collect(),
             paths => paths.to_vec(),
         };
         let mut files = HashMap::new();
