@@ -38,6 +38,7 @@
 //! | [`changes`] | what the job changes below a root |
 //! | [`foreign_changes`] | reports of changes where the control block cannot be opened |
 //! | [`dirs`] | virtual directory streams |
+//! | [`absent`] | names that are not there |
 //! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
 #![cfg_attr(not(test), no_std)]
@@ -45,6 +46,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is that of the C function of the same name")]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
+pub mod absent;
 pub mod absolute;
 pub mod boot;
 pub mod changes;
