@@ -10,6 +10,7 @@
 //! shim, before the application gets one. A damaged copy is taken out of use, and its word has the
 //! agent make another one.
 
+use crate::absent;
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
 use crate::sys::{self, Fd};
@@ -44,7 +45,7 @@ impl Asked {
 #[must_use]
 pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
     match f.segment.state.guard.last_check(f.entry.id) {
-        None => true,
+        None => absent::is_as_listed(ctx, f, (asked.dirfd, asked.path, asked.flags)),
         Some(check) => ask(ctx, f, check, asked),
     }
 }
@@ -55,7 +56,7 @@ pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
 #[inline(never)]
 #[must_use]
 pub fn is_still_there(ctx: &Ctx, f: &Found<'static>) -> bool {
-    let Some(check) = f.segment.state.guard.last_check(f.entry.id) else { return true };
+    let Some(check) = f.segment.state.guard.last_check(f.entry.id) else { return absent::is_as_listed_there(ctx, f) };
     if !check.is_due(now_ms()) {
         return true;
     }

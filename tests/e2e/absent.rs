@@ -99,6 +99,26 @@ fn what_is_made_behind_the_shim_is_there_after_the_interval() {
     assert!(is_there(&w, "env/link/later"));
 }
 
+/// An import of Python looks for a module in a listing: a package that others installed was not found
+/// before the listing was compared, too.
+#[test]
+fn listings_show_what_is_made_behind_the_shim_after_the_interval() {
+    let asks = |b: slowfs::Builder| b.attr_ttl(Duration::ZERO);
+    let w = settled(plan().pfs(asks).set("dataset.revalidate=0s").set("dataset.absent=checked"));
+    let code = "import os,sys; d=sys.argv[1]; print(sorted(os.listdir(d)), os.stat(d).st_mtime_ns)";
+    let list = |dir: &str| {
+        let job = Job::new("python3").args(["-c", code]).arg(w.root().join(dir));
+        (w.run(&job).good().text(), w.bare(&job).good().text())
+    };
+    for dir in ["env/lib", "env/lib/empty", "data"] {
+        let (ours, bare) = list(dir);
+        assert_eq!(ours, bare, "{dir}");
+        fs::write(w.backing().join(dir).join("new"), "1").unwrap();
+        let (ours, bare) = list(dir);
+        assert!(ours == bare && ours.contains("new"), "{dir}: {ours}, {bare}");
+    }
+}
+
 #[test]
 fn under_index_a_name_that_others_make_is_hidden_until_a_refresh() {
     let w = settled(plan().set("dataset.absent=index"));
