@@ -1,5 +1,5 @@
-//! The gate for symbols of a newer C library (`packaging/symbols.sh`, called by `./release`): what it
-//! refuses, and what it lets pass.
+//! The gate for symbols of a newer C library (`packaging/symbols.sh`, called by `./release`): what
+//! it refuses, and what it lets pass.
 
 use crate::tools::sources;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ fn a_symbol_of_a_newer_version_is_refused_by_name_and_version() {
     assert!(!good && said.contains(&format!("symbols: new.so needs {LOST}")), "{said}");
 }
 
-/// `./release` looked at versions alone: the link of a library leaves out that of a symbol which the
-/// old C library does not have.
+/// `./release` looked at versions alone: the link of a library leaves out that of a symbol which
+/// the old C library does not have.
 #[test]
 fn a_symbol_without_a_version_is_refused_with_the_version_of_this_machine() {
     let dir = tempfile::tempdir().expect("temp dir");
