@@ -4,7 +4,6 @@ use crate::commands::{
     agent, cluster, config, du, env, evict, explain, hold, index, kernel, pages, refresh, report, run, simulate, stage,
     status, stop, top, trace, verify,
 };
-use crate::exit_code::EX_USAGE;
 use crate::say;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -50,7 +49,8 @@ enum Command {
         eval \"$(monarch env --off)\"                                  # from here on as before\n  \
         eval \"$(monarch env --end)\"                                  # at the end of a batch script\n\n\
         It lasts as long as the shell. When something fails, the variables stay as they are, and the script reads the parallel \
-        file system. Prefer `monarch run` where you can: it reports at the end what was saved.")]
+        file system. A mistake (an unknown option, a wrong configuration, a root that does not exist) gives the `eval` the status 2, \
+        which ends a script with `set -e`. Prefer `monarch run` where you can: it reports at the end what was saved.")]
     Env(env::EnvArgs),
     /// Serve a job for as long as a process lives (called by what `env` prints)
     #[command(hide = true)]
@@ -184,12 +184,13 @@ fn suggest(e: &mut clap::Error) {
 
 /// Parses the command line and runs the command. Returns its exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(std::env::args_os().collect::<Vec<OsString>>()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(mut e) => {
             suggest(&mut e);
             let _ = e.print();
-            return if e.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS };
+            return if e.use_stderr() { env::unparsed(&words) } else { ExitCode::SUCCESS };
         }
     };
     let done = match cli.command {

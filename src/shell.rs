@@ -22,10 +22,22 @@ impl Shell {
         let words: Vec<Vec<u8>> = command.iter().map(|w| self.quoted(w)).collect();
         let (before, behind) = match self {
             Self::Sh => ("eval \"$(", " --for $$)\";\n"),
-            Self::Csh => ("eval `", " --for $$`;\n"),
+            // (csh takes the status of what is in the quotes for that of `eval`, and its `-e` does
+            // not regard `||`.)
+            Self::Csh => ("eval `sh -c '\"$@\" || :' sh ", " --for $$`;\n"),
             Self::Fish => ("", " --for $fish_pid | source;\n"),
         };
         [before.as_bytes(), &words.join(&b' '), behind.as_bytes()].concat()
+    }
+
+    /// Returns a line that does nothing but end with this status: the shell continues, unless it
+    /// ends at the first command that fails (`set -e`).
+    pub(crate) fn fail(self, code: u8) -> Vec<u8> {
+        match self {
+            Self::Sh => format!("(exit {code});\n"),
+            Self::Csh | Self::Fish => format!("sh -c 'exit {code}';\n"),
+        }
+        .into_bytes()
     }
 
     /// Returns a line that sets environment variables.

@@ -2,12 +2,16 @@
 //! whether the document of messages is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+#[path = "cli/env.rs"]
+mod env;
 #[path = "cli/evaluation.rs"]
 mod evaluation;
 #[path = "cli/kernel.rs"]
 mod kernel;
 #[path = "cli/messages.rs"]
 mod messages;
+#[path = "cli/purge.rs"]
+mod purge;
 #[path = "cli/strict.rs"]
 mod strict;
 
@@ -380,16 +384,6 @@ fn commands_that_need_an_agent_say_so_without_one() {
 }
 
 #[test]
-fn env_reports_mistakes_to_people_and_nothing_to_the_shell() {
-    let p = Place::new();
-    p.monarch(["env", "--root", &path(&p.at("nowhere"))]).failed(2, &["nowhere", "help"]);
-    p.monarch(["env", "--shell", "powershell"]).failed(2, &["powershell", "csh"]);
-    let root = path(&p.at("root"));
-    let tier = path(&p.at("tier"));
-    p.monarch(["env", "--root", &root, "--tier", &tier]).fine(&["eval", "hold", &root, "--for $$"]);
-}
-
-#[test]
 fn with_monarch_disabled_a_wrong_configuration_does_not_matter() {
     let p = Place::new();
     let run = |variable: &str| {
@@ -428,24 +422,6 @@ fn a_tiers_size_that_is_none_is_a_mistake_and_no_directory() {
     }
     p.monarch(["config", "check", "--root", "root", "--tier", ":1GiB"]).failed(2, &["--tier", "the path is empty"]);
     assert_eq!(std::fs::read_dir(p.dir.path()).expect("list").filter(is_of_a_size).count(), 0);
-}
-
-#[test]
-fn copies_of_a_job_without_a_tier_are_purged_without_naming_one() {
-    let p = Place::new();
-    let aside = |args: &[&str]| {
-        let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
-        c.env("MONARCH_RUNTIME_DIR", p.at("run")).env("TMPDIR", p.at("tmp")).args(args).current_dir(p.dir.path());
-        Said::from(c.output().expect("monarch starts"))
-    };
-    let uid = rustix::process::geteuid().as_raw();
-    let own = p.at("tmp").join(format!("monarch-{uid}"));
-    // A copy of an agent that has ended.
-    std::fs::create_dir_all(own.join("copies/00")).expect("mkdir");
-    std::fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("chmod");
-    let said = aside(&["stop", "--purge"]);
-    assert!(said.code == Some(0) && said.out.contains("removed "), "{said:#?}");
-    assert!(!own.exists(), "{said:#?}");
 }
 
 #[test]

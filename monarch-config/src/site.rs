@@ -69,6 +69,17 @@ impl Site {
         ))
     }
 
+    /// Refuses a path of which more than the last directory is missing. It is mistyped, or a disk
+    /// is not mounted, and a tier made there would fill another disk.
+    pub(super) fn only_last_is_missing(&self, probe: &dyn Probe) -> Result<(), Unfit> {
+        let is_missing = |dir: &&Path| probe.meta(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let Some(missing) = self.path.ancestors().skip(1).take_while(is_missing).last() else { return Ok(()) };
+        Err(unfit(
+            format!("the tier {}: {} does not exist", self.path.display(), missing.display()),
+            "create it, or correct the path: only the last directory of a tier's path is made",
+        ))
+    }
+
     /// What kind of file system this is, for messages.
     pub(super) fn fs_name(&self) -> &str {
         &self.fs.fs_type

@@ -11,7 +11,7 @@ use super::key::Key;
 use super::model::{Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::paths::nested;
 use super::raw::RawTier;
-use super::site::{Site, refuse};
+use super::site::{Site, Unfit, refuse};
 use super::site_file::SITE_FILE;
 use super::units::{MIB, about, share};
 
@@ -30,6 +30,8 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> 
     for (index, raw) in raw.iter().enumerate() {
         let tier = one(cx, index, raw, roots)?;
         apart(cx, index, &tier, &tiers)?;
+        let unfit = |u: Unfit| cx.error(u.kind, &Key::tier(index).name("path"), u.message, u.remedy);
+        tier.1.only_last_is_missing(cx.probe).map_err(unfit)?;
         tiers.push(tier);
     }
     below_total(cx, &mut tiers);

@@ -19,7 +19,29 @@ use std::sync::Arc;
 /// Levels of a tree that is removed, at most: those of the agent have two.
 const MAX_DEPTH: u32 = 64;
 
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Files, and whatever else is no directory.
+    pub files: u64,
+    /// Bytes that they had on the disk, without files that have another name as well.
+    pub bytes: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+impl Removed {
+    const fn add_file(&mut self, st: &Stat) {
+        self.files += 1;
+        if st.st_nlink == 1 {
+            self.bytes += st.st_blocks as u64 * 512;
+        }
+    }
+}
+
 /// A directory held by its descriptor.
+///
+/// Methods: 27, one for each call that names something below it.
 #[derive(Debug)]
 pub struct HeldDir {
     fd: OwnedFd,
@@ -199,6 +221,14 @@ impl HeldDir {
         rustix::fs::unlinkat(&self.fd, rel, AtFlags::empty())
     }
 
+    /// Removes a file below it, and counts it if it was there.
+    pub fn unlink_counted(&self, rel: impl Arg + Copy, removed: &mut Removed) {
+        let st = self.stat(rel);
+        if let (Ok(st), Ok(())) = (st, self.unlink(rel)) {
+            removed.add_file(&st);
+        }
+    }
+
     /// Removes an empty directory below it.
     ///
     /// # Errors
@@ -221,25 +251,31 @@ impl HeldDir {
     /// # Errors
     /// What the kernel said of the first entry that cannot be removed.
     pub fn remove_tree(&self, name: &str) -> Result<()> {
-        remove_below(&self.fd, name.as_bytes(), MAX_DEPTH)
+        self.remove_tree_counted(name, &mut Removed::default())
+    }
+
+    /// [`HeldDir::remove_tree`], and counts what it removes.
+    ///
+    /// # Errors
+    /// As [`HeldDir::remove_tree`].
+    pub fn remove_tree_counted(&self, name: &str, removed: &mut Removed) -> Result<()> {
+        remove_below(&self.fd, name.as_bytes(), MAX_DEPTH, removed)
     }
 
     /// Removes everything in it, and the directory itself if it still has its name. What cannot be
     /// removed stays.
     pub fn wipe(&self) {
         for name in self.names().unwrap_or_default() {
-            let _ = remove_below(&self.fd, name.to_bytes(), MAX_DEPTH);
+            let _ = remove_below(&self.fd, name.to_bytes(), MAX_DEPTH, &mut Removed::default());
         }
         self.remove_self();
     }
 
-    /// Removes the directory, if it is empty and still has its name.
-    pub fn remove_self(&self) {
-        let Some((parent, name)) = &self.parent else { return };
+    /// Removes the directory, if it is empty and still has its name. Returns whether it did.
+    pub fn remove_self(&self) -> bool {
+        let Some((parent, name)) = &self.parent else { return false };
         let named = parent.stat(name.as_os_str());
-        if named.is_ok_and(|st| (st.st_dev, st.st_ino) == self.id) {
-            let _ = parent.remove_dir(name.as_os_str());
-        }
+        named.is_ok_and(|st| (st.st_dev, st.st_ino) == self.id) && parent.remove_dir(name.as_os_str()).is_ok()
     }
 }
 
@@ -254,25 +290,34 @@ fn names_in(dir: &OwnedFd) -> Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes what has this name in `dir`, with everything below it.
+/// Removes what has this name in `dir`, with everything below it, and counts it.
 ///
 /// # Errors
 /// What the kernel said; `ELOOP` for a tree with more than `depth` levels.
-fn remove_below(dir: &OwnedFd, name: &[u8], depth: u32) -> Result<()> {
+fn remove_below(dir: &OwnedFd, name: &[u8], depth: u32, removed: &mut Removed) -> Result<()> {
     let name = OsStr::from_bytes(name);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let st = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
     let below = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty())?,
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Ok(()) => {
+            st.iter().for_each(|st| removed.add_file(st));
+            return Ok(());
+        }
+        Err(Errno::NOENT) => return Ok(()),
         Err(e) => return Err(e),
     };
     let deeper = depth.checked_sub(1).ok_or(Errno::LOOP)?;
     let mut failed = Ok(());
     for name in names_in(&below)? {
-        failed = failed.and(remove_below(&below, name.to_bytes(), deeper));
+        failed = failed.and(remove_below(&below, name.to_bytes(), deeper, removed));
     }
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Ok(()) => {
+            removed.directories += 1;
+            Ok(())
+        }
+        Err(Errno::NOENT) => Ok(()),
         Err(e) => failed.and(Err(e)),
     }
 }
@@ -304,7 +349,14 @@ mod tests {
         symlink(victim.join("copies"), ours.join("part")).unwrap();
         let held = HeldDir::open(&ours).unwrap();
         let before = count(&victim);
-        held.remove_tree("copies").unwrap();
+        let mut removed = Removed::default();
+        // (`tree` makes directories `copies`, `ab` and `deep`, and two files of a block below
+        // them.)
+        let block = fs::metadata(ours.join("file")).unwrap();
+        let block = std::os::unix::fs::MetadataExt::blocks(&block) * 512;
+        held.remove_tree_counted("copies", &mut removed).unwrap();
+        assert_eq!((removed.files, removed.directories), (3, 3));
+        assert!((2 * block..=3 * block.max(4096)).contains(&removed.bytes), "{removed:?}");
         held.remove_tree("part").unwrap();
         held.remove_tree("none").unwrap();
         assert_eq!((count(&ours), count(&victim)), (1, before));

@@ -1,5 +1,5 @@
-# Spack package. Put it into a repository as packages/monarch/package.py. Untried: no Spack with a
-# network was at hand; written after the documentation of Spack 1.0.
+# Spack package. Put it into a repository as packages/monarch/package.py. Not run: no Spack could be
+# had (docs/INSTALL.md); written after the documentation of Spack 1.0.
 # Replace example.org by the address of your clone.
 from spack.package import *
 

@@ -5,9 +5,13 @@
 //! the agent dies. It prints the variables once the job is served. The shell itself fills in its
 //! process number, since the caller of `env` may be a subshell that ends at once. `env` starts
 //! nothing: a job that attaches and ends would have the root scanned twice.
+//!
+//! A shell sees only what `env` prints, not its exit code. A mistake in its words is therefore also
+//! a line that fails. What fails later is no mistake: `hold` then prints nothing, which succeeds.
 
 use crate::args::{ConfigArgs, NoConfig};
 use crate::commands::hold;
+use crate::exit_code::EX_USAGE;
 use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::Result;
@@ -57,7 +61,7 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
             job::without(&why);
             return Ok(ExitCode::SUCCESS);
         }
-        Err(NoConfig::Wrong(code)) => return Ok(code),
+        Err(NoConfig::Wrong(_)) => return Ok(mistaken(args.shell)),
     }
     let mut hold = vec![std::env::current_exe()?.into_os_string(), "hold".into(), "--shell".into()];
     hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));
@@ -68,4 +72,23 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     }
     say::out_bytes(&args.shell.evaluate(&hold))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the shell that evaluates the output see that the words were wrong. Returns the exit code.
+fn mistaken(shell: Shell) -> ExitCode {
+    // (An output that nothing reads is evaluated by nothing.)
+    let _ = say::out_bytes(&shell.fail(EX_USAGE));
+    ExitCode::from(EX_USAGE)
+}
+
+/// Returns the exit code for words that cannot be parsed. Where they call `env`, the shell sees it,
+/// too: the shell that they name, as far as they do.
+pub(crate) fn unparsed(words: &[OsString]) -> ExitCode {
+    if words.get(1).is_none_or(|command| command != "env") {
+        return ExitCode::from(EX_USAGE);
+    }
+    let words: Vec<&str> = words.iter().filter_map(|w| w.to_str()).collect();
+    let joined = words.iter().find_map(|w| w.strip_prefix("--shell="));
+    let apart = words.windows(2).find(|pair| pair[0] == "--shell").map(|pair| pair[1]);
+    mistaken(joined.or(apart).and_then(|name| Shell::from_str(name, false).ok()).unwrap_or(Shell::Sh))
 }

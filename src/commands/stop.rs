@@ -3,11 +3,13 @@
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
 use crate::{agents, kept, say};
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::protocol::{Reply, Request, Status};
+use monarch_core::config::Places;
+use monarch_core::held_dir::Removed;
 use monarch_core::kept::{KeptCopies, Sum};
 use monarch_core::shown::ShowPath;
 use monarch_core::tier::{TierDir, TierError};
@@ -44,29 +46,10 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     for dir in &agents.missing {
         say::warn(format_args!("the agent in {} does not end", dir.shown()));
     }
-    let mut good = agents.all_answered();
-    let mut purged = 0;
+    let (mut good, mut purged) = (agents.all_answered(), 0);
     if args.purge {
-        // A tier's own directory lies in the configured directory.
-        let used = agents.given.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
-        let named = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
-        let mut dirs: Vec<PathBuf> = used.chain(named).map(agents::real).collect();
-        dirs.sort();
-        dirs.dedup();
-        for dir in &dirs {
-            match purge(dir) {
-                Ok(Some((path, sum))) => {
-                    let bytes = ByteSize(sum.bytes);
-                    say::out(format_args!("removed {}: {}, {bytes}\n", path.shown(), say::counted(sum.files, "copy")))?;
-                    purged += 1;
-                }
-                Ok(None) => {}
-                Err(e) => {
-                    say::warn(format_args!("not purged: {e}"));
-                    good = false;
-                }
-            }
-        }
+        let (tiers, all) = purge_tiers(&agents.given, &places)?;
+        (purged, good) = (tiers, good && all);
     }
     if agents.given.is_empty() && good && purged == 0 {
         let none = if args.purge { kept::nothing } else { agents::none };
@@ -75,6 +58,82 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         return Ok(ExitCode::from(EX_NO_AGENT));
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes the tiers of these agents, which have ended, and those of the configuration. Returns how
+/// many, and whether all went.
+fn purge_tiers(ended: &[Status], places: &Places) -> Result<(usize, bool)> {
+    // A tier's own directory lies in the configured directory.
+    let used = ended.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
+    let named: Vec<PathBuf> = places.tiers.iter().map(|t| agents::real(&t.path)).collect();
+    let mut dirs: Vec<PathBuf> = used.chain(places.default_tier.as_deref()).map(agents::real).collect();
+    dirs.extend(named.iter().cloned());
+    dirs.sort();
+    dirs.dedup();
+    let gone = with_their_agents(ended)?;
+    let (mut purged, mut good, mut never) = (0, true, Vec::new());
+    for dir in dirs {
+        match purge(&dir) {
+            Ok(Some(tier)) => {
+                purged += 1;
+                good &= tier.say()?;
+            }
+            Ok(None) if named.contains(&dir) && !gone.contains(&dir) => never.push(dir),
+            Ok(None) => {}
+            Err(e) => {
+                say::warn(format_args!("not purged: {e}"));
+                good = false;
+            }
+        }
+    }
+    // (Otherwise the message that nothing was there names them.)
+    if purged > 0 || !ended.is_empty() {
+        for dir in never {
+            say::note(format_args!("nothing is removed in {}: no agent has made a tier of yours there", dir.shown()));
+        }
+    }
+    Ok((purged, good))
+}
+
+/// Says which tiers agents removed themselves when they ended (`persist: job`). Returns the
+/// directories that they lay in.
+fn with_their_agents(ended: &[Status]) -> io::Result<Vec<PathBuf>> {
+    let mut gone = Vec::new();
+    for t in ended.iter().flat_map(|s| &s.tiers).filter(|t| !t.path.join("copies").exists()) {
+        let (copies, bytes) = (say::counted(t.files, "copy"), ByteSize(t.used));
+        say::out(format_args!("removed {} with its agent: {copies}, {bytes} of the disk or memory\n", t.path.shown()))?;
+        gone.extend(t.path.parent().map(agents::real));
+    }
+    Ok(gone)
+}
+
+/// A tier that was removed.
+struct Purged {
+    path: PathBuf,
+    /// The copies that it had.
+    copies: Sum,
+    removed: Removed,
+    /// The first thing that could not be removed.
+    failed: io::Result<()>,
+}
+
+impl Purged {
+    /// Prints what went. Returns whether that is all of it.
+    fn say(&self) -> io::Result<bool> {
+        let (path, removed) = (self.path.shown(), &self.removed);
+        say::out(format_args!(
+            "removed {path}: {} of {}; {} of {} and {} in all\n",
+            say::counted(self.copies.files, "copy"),
+            ByteSize(self.copies.bytes),
+            say::counted(removed.files, "file"),
+            ByteSize(removed.bytes),
+            say::counted(removed.directories, "directory"),
+        ))?;
+        if let Err(e) = &self.failed {
+            say::warn(format_args!("not all of {path} is removed: {e}"));
+        }
+        Ok(self.failed.is_ok())
+    }
 }
 
 /// Ends an agent and waits until it has ended. Returns its last status.
@@ -89,11 +148,15 @@ fn stop(client: &mut Client) -> io::Result<Status> {
     Ok(status)
 }
 
-/// Removes a tier under its lock, since another agent may use the tier by now. Returns the
-/// directory and the copies that went, `None` when no agent has made a tier there.
-fn purge(dir: &Path) -> Result<Option<(PathBuf, Sum)>> {
+/// Removes a tier under its lock, since another agent may use the tier by now. Returns what went,
+/// `None` when no agent has made a tier there.
+fn purge(dir: &Path) -> Result<Option<Purged>> {
     let copies = KeptCopies::read(std::iter::once(dir)).map_err(|(dir, e)| anyhow!("{}: {e}", dir.shown()))?;
     let Some(tier) = copies.tiers.first() else { return Ok(None) };
+    let path = tier.view.path().to_owned();
+    if !tier.view.is_of_an_agent() {
+        bail!("{} has no lock of an agent, and was never a tier; remove it with `rm -r` if it is yours", path.shown());
+    }
     let start = Instant::now();
     loop {
         match TierDir::open("to purge", dir, u64::MAX, 0) {
@@ -102,8 +165,8 @@ fn purge(dir: &Path) -> Result<Option<(PathBuf, Sum)>> {
                 std::thread::sleep(POLL_INTERVAL);
             }
             held => {
-                held?.remove_all();
-                return Ok(Some((tier.view.path().to_owned(), tier.sum())));
+                let (removed, failed) = held?.remove_all();
+                return Ok(Some(Purged { path, copies: tier.sum(), removed, failed: failed.map_err(io::Error::from) }));
             }
         }
     }

@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The top of the sources.
+pub(crate) fn sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 /// The preload library.
 pub(crate) fn shim() -> PathBuf {
     built("libmonarch_shim.so")
@@ -71,7 +76,7 @@ pub(crate) fn symbols(file: &Path) -> Vec<Symbol> {
 
 /// The hooks in the shim's table of symbols, in the order of the table.
 pub(crate) fn hooks() -> BTreeSet<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("monarch-shim/src/symbols.rs");
+    let file = sources().join("monarch-shim/src/symbols.rs");
     let text = std::fs::read_to_string(file).expect("the table of symbols");
     let table = text.split_once("\nsymbols! {").expect("the table").1.split_once("\n}").expect("its end").0;
     let hooked = table.split_once("// looked up only").expect("what is looked up only comes last").0;

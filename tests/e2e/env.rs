@@ -88,12 +88,22 @@ fn a_script_continues_when_it_cannot_be_served() {
     let ended = w.bare(&script(&w, &text)).good();
     assert_eq!(ended.text(), expected);
     assert!(ended.errors().contains("running without Monarch"), "{}", ended.errors());
-    // Turned off, and with a mistake in its configuration.
+    // Turned off.
     let off = w.bare(&script(&w, &text).env("MONARCH_DISABLE", "1")).good();
     assert_eq!((off.text(), off.errors()), (expected.clone(), String::new()));
-    let wrong = w.bare(&script(&w, &text).args(["--set", "no.such=1"])).good();
-    assert_eq!(wrong.text(), expected);
-    assert!(wrong.errors().contains("no.such"), "{}", wrong.errors());
+}
+
+/// It continued, hours long, on the PFS.
+#[test]
+fn a_script_with_a_mistake_ends_where_run_would_have_ended() {
+    let w = world();
+    for mistake in [&["--set", "no.such=1"][..], &["--rooot", "x"]] {
+        let wrong = w.bare(&script(&w, "$enter\necho continued").args(mistake));
+        assert_eq!((wrong.status.code(), wrong.text()), (Some(2), String::new()), "{wrong:?}");
+        assert!(wrong.errors().contains(mistake[0].trim_start_matches("--set")), "{}", wrong.errors());
+        let run = w.run(&Job::new("echo").arg("continued").option(mistake[0]).option(mistake[1]));
+        assert_eq!((run.status.code(), run.text()), (Some(2), String::new()), "{run:?}");
+    }
 }
 
 /// The setting was obeyed by `run` alone.

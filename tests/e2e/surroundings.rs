@@ -149,6 +149,7 @@ fn an_agent_of_a_configuration_file_is_found_and_a_silent_one_keeps_no_other_wai
     fs::create_dir_all(&left).unwrap();
     fs::set_permissions(left.ancestors().nth(2).unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     fs::write(left.join("copy"), "old").unwrap();
+    fs::write(left.ancestors().nth(2).unwrap().join("lock"), "1\n").unwrap();
     let said = monarch(&["stop", "--purge", "--config", file.to_str().unwrap()]);
     assert_eq!(said.status.code(), Some(0), "{said:?}");
     assert_eq!(regular(&tier), Vec::<PathBuf>::new());

@@ -137,6 +137,9 @@ fn where_tiers_are() {
     with_root(&allow("perhaps"), WrongType, 5, &["neither true nor false"]);
     with_root(&at("/opt"), BadTier, 3, &["may not write to /opt", "a directory of yours"]);
     with_root(&at("/opt/a/b"), BadTier, 3, &["may not make the directory in /opt"]);
+    for (mistyped, missing) in [("/local/nvme/x/y", "/local/nvme/x"), ("/local/nvem/x/y", "/local/nvem")] {
+        with_root(&at(mistyped), BadTier, 3, &[&format!("{missing} does not exist"), "create it, or correct the path"]);
+    }
     let file = "dataset: { roots: [/data] }\ntiers: [{ path: /scratch/list.txt/x }]\n";
     check(file, BadTier, Some(2), &["/scratch/list.txt is not a directory"]);
 }

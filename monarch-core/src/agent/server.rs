@@ -427,14 +427,10 @@ impl Agent {
         }
         let passing = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.persist == Persist::Job);
         if end == End::Quit {
-            self.tiering
-                .shared
-                .cx
-                .tiers
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| passing(*at))
-                .for_each(|(_, t)| t.remove_all());
+            for (_, tier) in self.tiering.shared.cx.tiers.iter().enumerate().filter(|(at, _)| passing(*at)) {
+                // (What stays is found by the next agent.)
+                let _ = tier.remove_all();
+            }
         }
         tracing::info!(?end, "ended");
         keep_log(&self.dir, &self.tiering.shared.cx.tiers);

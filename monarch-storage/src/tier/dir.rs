@@ -18,6 +18,7 @@ use super::space::Space;
 use super::stamp::set_stamp;
 use super::tier_log::TierLog;
 use super::trash::Trash;
+use crate::held_dir::Removed;
 use monarch_abi::hash::Stamp;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -219,28 +220,35 @@ impl TierDir {
     }
 
     /// Removes everything of the tier: first `tmp`, so that copiers which still run cannot add
-    /// files; last the lock, so that the next agent does not begin before.
-    pub fn remove_all(&self) {
+    /// files; last the lock, so that the next agent does not begin before. Returns what it removed,
+    /// and what the kernel said of the first directory that it could not remove.
+    pub fn remove_all(&self) -> (Removed, rustix::io::Result<()>) {
+        let (mut removed, mut failed) = (Removed::default(), Ok(()));
+        let fs = &self.space.fs;
         self.space.give_up();
         // A compaction of the log stops, and puts no log back.
         self.compactor.wait();
         for _ in 0..100 {
             for (file, _) in self.space.list("tmp").unwrap_or_default() {
-                self.space.unlink(&format!("tmp/{file}"));
+                fs.unlink_counted(format!("tmp/{file}").as_str(), &mut removed);
             }
-            if self.space.fs.remove_dir("tmp") != Err(Errno::NOTEMPTY) {
-                break;
+            match fs.remove_dir("tmp") {
+                Err(Errno::NOTEMPTY) => {}
+                done => {
+                    removed.directories += u64::from(done.is_ok());
+                    break;
+                }
             }
         }
         // By name: runtime directories of this and of other agents may lie beside them.
         for name in DIRS.into_iter().chain([OLD_TRASH]) {
-            let _ = self.space.fs.remove_tree(name);
+            failed = failed.and(fs.remove_tree_counted(name, &mut removed));
         }
-        for name in ["seed", NEW, LOG].into_iter().chain(NOTES) {
-            self.space.unlink(name);
+        for name in ["seed", NEW, LOG].into_iter().chain(NOTES).chain([LOCK]) {
+            fs.unlink_counted(name, &mut removed);
         }
-        self.space.unlink(LOCK);
-        self.space.fs.remove_self();
+        removed.directories += u64::from(fs.remove_self());
+        (removed, failed)
     }
 }
 

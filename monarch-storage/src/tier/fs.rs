@@ -160,7 +160,7 @@ mod tests {
         assert!(tier.copies.stat(first.name).unwrap().is_none());
         let stats = tier.compactor.compact_if_due(|| true);
         assert_eq!((stats, below(&victim) == before), (0, true));
-        tier.remove_all();
+        tier.remove_all().1.unwrap();
         assert!(below(&victim) == before, "nothing of the other directory was removed");
         assert_eq!(fs::read_dir(&away).unwrap().count(), 0, "nothing of the tier is left");
         assert!(tier.path.is_symlink());
@@ -182,7 +182,7 @@ mod tests {
                 && tier.parts.begin(1 << 20, true).is_err()
                 && tier.space.list("tmp").is_err()
         );
-        tier.remove_all();
+        tier.remove_all().1.unwrap();
         assert!(below(&victim) == before && !tier.path.exists());
     }
 

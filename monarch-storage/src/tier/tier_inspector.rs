@@ -100,6 +100,12 @@ impl TierView {
         self.dir.path()
     }
 
+    /// Whether an agent has made it: an agent makes its lock before all else, and removes it last.
+    #[must_use]
+    pub fn is_of_an_agent(&self) -> bool {
+        self.dir.has(super::lock::LOCK)
+    }
+
     /// The roots whose files may have copies here; the root served last is the last one.
     #[must_use]
     pub fn roots(&self) -> Vec<ServedRoot> {
