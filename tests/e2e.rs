@@ -28,6 +28,8 @@ mod descriptor_names;
 mod engines;
 #[path = "e2e/env.rs"]
 mod env;
+#[path = "e2e/environments.rs"]
+mod environments;
 #[path = "e2e/epochs.rs"]
 mod epochs;
 #[path = "e2e/failures_agent.rs"]

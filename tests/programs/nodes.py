@@ -14,7 +14,7 @@ directory.
 
 A line of JSON for each epoch, and one at the end; status 1 when a byte was wrong or a read failed.
 """
-import argparse, json, os, random, sys, threading, time
+import argparse, json, mmap, os, random, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.dont_write_bytecode = True
@@ -45,7 +45,10 @@ def read_one(a, rel):
     fd = os.open(f"{a.root}/{rel}", os.O_RDONLY)
     try:
         parts = []
-        while part := os.read(fd, 1 << 20):
+        if a.map:
+            with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as m:
+                parts.append(m[:])
+        while not a.map and (part := os.read(fd, 1 << 20)):
             parts.append(part)
     finally:
         os.close(fd)
@@ -158,6 +161,7 @@ def main():
     p.add_argument("--patience", type=float, default=60, metavar="S", help="how long a barrier waits")
     p.add_argument("--part", action="store_true")
     p.add_argument("--same-order", action="store_true", help="every epoch in the order of the first")
+    p.add_argument("--map", action="store_true", help="files are read by mmap")
     p.add_argument("--workers", type=int, default=1, help="threads that read")
     p.add_argument("--pause", type=float, default=0, metavar="MS", help="after each read")
     a = p.parse_args()
