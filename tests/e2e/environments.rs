@@ -1,6 +1,6 @@
 //! Environments of Python below a root: made, changed and imported as without Monarch.
 
-use crate::harness::{sources, target};
+use crate::harness::{built, sources};
 use std::process::Command;
 
 /// Runs scenarios of tests/environments.py, which runs each bare and under Monarch.
@@ -8,7 +8,8 @@ use std::process::Command;
 fn equal(scenarios: &[&str]) {
     let script = sources().join("../environments.py");
     let mut trial = Command::new("python3");
-    let out = trial.arg(script).args(scenarios).env("MONARCH_E2E_BIN", target()).output().expect("python3");
+    let (monarch, words) = (built("monarch"), trial.arg(script).args(scenarios));
+    let out = words.env("MONARCH_E2E_BIN", monarch.parent().expect("a directory")).output().expect("python3");
     let said = String::from_utf8_lossy(&out.stdout);
     let passed = format!("{} passed, 0 failed", scenarios.len());
     assert!(out.status.success() && said.contains(&passed), "{said}{}", String::from_utf8_lossy(&out.stderr));
