@@ -10,6 +10,8 @@ mod faults;
 #[path = "e2e/harness.rs"]
 mod harness;
 
+#[path = "e2e/absent.rs"]
+mod absent;
 #[path = "e2e/changes.rs"]
 mod changes;
 #[path = "e2e/chunks.rs"]

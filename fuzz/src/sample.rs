@@ -5,6 +5,7 @@ use monarch_abi::control::{
     CONTROL_LEN, Control, MAX_INFLIGHT, MAX_ROOTS, MAX_SEGMENTS, MAX_SPELLINGS, MAX_TIERS, SEGMENT_LIVE,
 };
 use monarch_abi::mem::Map;
+use monarch_core::config::{AbsentNames, AbsentRule};
 use monarch_core::held_dir::HeldDir;
 use monarch_core::index::{Built, build, sample_tree};
 use monarch_core::shm::{self, Checks, Chunking, ControlParams};
@@ -17,9 +18,16 @@ use std::time::Duration;
 
 /// Size of the chunks of the sample's large files.
 pub(crate) const CHUNKING: Chunking = Chunking { threshold: 16 << 20, size: 1 << 20 };
+const NAMES: AbsentNames =
+    AbsentNames { rule: AbsentRule::Checked, every: Duration::from_secs(5), min_age: Duration::ZERO };
 /// Every check that a segment can have, so that all arrays exist.
-pub(crate) const CHECKS: Checks =
-    Checks { revalidate: Some(Duration::from_secs(5)), verify: true, loaded: false, other_ctimes: false };
+pub(crate) const CHECKS: Checks = Checks {
+    revalidate: Some(Duration::from_secs(5)),
+    verify: true,
+    loaded: false,
+    other_ctimes: false,
+    absent: NAMES,
+};
 
 /// Bytes of the files that processes map.
 pub(crate) struct Sample {

@@ -207,6 +207,10 @@ pub enum Counter {
     /// Bytes of mappings and streams of complete copies of large files: how much of them was read
     /// is not known.
     MappedBytes = 25,
+    /// Calls about names that are not there, answered from the listing of their directory.
+    AbsentHits = 26,
+    /// How often the PFS was asked whether such a directory is still what was listed.
+    AbsentChecks = 27,
 }
 
 impl Counter {
@@ -224,7 +228,7 @@ impl Counter {
 }
 
 /// Number of counters.
-pub const COUNTERS: usize = 26;
+pub const COUNTERS: usize = 28;
 
 /// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default, IntoBytes, FromBytes)]

@@ -10,7 +10,7 @@ use crate::mem::{Map, PathBuffer, pod};
 /// First bytes of an index file.
 pub const INDEX_MAGIC: u64 = u64::from_le_bytes(*b"MONINDX1");
 
-/// Header of an index file, 256 bytes. Offsets are from the start of the file. Fields: 26, because
+/// Header of an index file, 256 bytes. Offsets are from the start of the file. Fields: 27, because
 /// this is the byte map of that header.
 #[derive(
     Clone, Copy, Debug, Default, zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout,
@@ -68,8 +68,10 @@ pub struct IndexHeader {
     pub files: u64,
     /// Inode that a listing of the root shows for `..`, 0 when unknown.
     pub parent_ino: u64,
+    /// Wall-clock time at which the scan began, ns; 0 when unknown.
+    pub scan_began_ns: i64,
     /// Zero.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 7],
 }
 const _: () = assert!(size_of::<IndexHeader>() == 256);
 // (Never written while mapped.)

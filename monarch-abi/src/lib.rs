@@ -33,6 +33,7 @@ compile_error!("the shared-memory layout is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the shared-memory layout needs 64-bit pointers");
 
+pub mod absent;
 pub mod accesses;
 pub mod bitmap;
 pub mod chunks;
@@ -56,7 +57,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 10;
+pub const LAYOUT: u32 = 11;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths

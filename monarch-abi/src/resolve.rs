@@ -5,6 +5,7 @@
 //! index; absolute ones are matched against the spellings again). Whatever leaves the roots, meets
 //! something bypassed or is not known ends in [`Miss`]: the kernel decides.
 
+use crate::absent::{self, Absent};
 use crate::control::{ControlMap, Match, Start};
 use crate::mem::PathBuffer;
 use crate::segment::{Entry, Segment};
@@ -50,6 +51,8 @@ pub enum Miss {
     NoSegment(usize),
     /// Below a root, but not in the index.
     Unknown(usize),
+    /// The same, and the listing of a directory may answer that the name is not there.
+    Absent(Absent),
     /// On the way or at its end lies something that the job changed.
     Changed(usize),
 }
@@ -152,7 +155,7 @@ fn resolve_below<'a>(
     let mut path = PathBuffer::front();
     let joined = path.append(b"/").and_then(|()| path.append(m.sub)).and_then(|()| path.append(rest));
     joined.ok_or(Miss::Unknown(m.root))?;
-    resolve_in(ctl, segs, m.root, path.get(), follow)
+    resolve_spelled(ctl, segs, m.root, path.get(), rest.len(), follow)
 }
 
 /// [`resolve`] for the part of a path behind a root.
@@ -167,6 +170,19 @@ pub fn resolve_in<'a>(
     rest: &[u8],
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
+    resolve_spelled(ctl, segs, root, rest, rest.len(), follow)
+}
+
+/// [`resolve_in`], where only the last `spelled` bytes of the part were spelled by the application.
+#[inline]
+fn resolve_spelled<'a>(
+    ctl: &ControlMap<'a>,
+    segs: &impl Segments<'a>,
+    root: usize,
+    rest: &[u8],
+    spelled: usize,
+    follow: bool,
+) -> Result<Found<'a>, Miss> {
     let (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
     let rel = rest.get(1..).unwrap_or(&[]);
     if let Some(entry) = segment.lookup(rel)
@@ -175,7 +191,7 @@ pub fn resolve_in<'a>(
     {
         return Ok(Found { root, number, segment, entry });
     }
-    walk(ctl, segs, root, rest, follow)
+    walk(ctl, segs, root, (rest, spelled), follow)
 }
 
 /// Absolute paths with `//`, `/./` or `/../` in front of a root. `..` is undone by spelling only
@@ -229,7 +245,7 @@ fn walk<'a>(
     ctl: &ControlMap<'a>,
     segs: &impl Segments<'a>,
     root: usize,
-    rest: &[u8],
+    (rest, mut spelled): (&[u8], usize),
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
     let mut root = root;
@@ -238,21 +254,32 @@ fn walk<'a>(
     let mut pending = Pending::new(rest).ok_or(Miss::Unknown(root))?;
     let mut must_be_dir = rest.len() > 1 && ends_like_dir(rest);
     let mut links = 0;
+    // The directory and the name by which the walk came to what is here, as spelled.
+    let mut came: Option<(Entry<'a>, usize)> = None;
     loop {
         let here = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
         if ctl.in_bypassed_range(number, here.id) {
             return Err(Miss::Changed(root));
         }
+        let below_file = || {
+            let here_is = here.word().state() != State::Bypass && !here.record.is_link();
+            let (dir, tail) = came.filter(|_| here_is).ok_or(Miss::Unknown(root))?;
+            let decides = absent::may_decide(ctl, segment, &dir, b"");
+            Err(if decides { absent(root, number, &dir, tail, true) } else { Miss::Unknown(root) })
+        };
         let Some((used, name)) = pending.next() else {
             return if must_be_dir && !here.record.is_dir() {
-                Err(Miss::Unknown(root))
+                below_file()
             } else {
                 Ok(Found { root, number, segment, entry: here })
             };
         };
         if !here.record.is_dir() {
-            return Err(Miss::Unknown(root));
+            return below_file();
         }
+        let left = pending.rest().len();
+        // What stands in front comes from the target of a link.
+        let tail = Some(left - (used - name.len())).filter(|_| left <= spelled);
         if (name == b"." || name == b"..") && !may_search(ctl, segment, &here) {
             return Err(Miss::Changed(root));
         }
@@ -268,19 +295,28 @@ fn walk<'a>(
                     pending.0.skip(used);
                     root = leave(ctl, root, &mut pending, follow)?;
                     (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
-                    out = Canonical::new();
+                    (out, came, spelled) = (Canonical::new(), None, 0);
                     continue;
                 }
             }
             name => out.push(name).ok_or(Miss::Unknown(root))?,
         }
         let named = name != b"." && name != b"..";
+        let decides = named && tail.is_some() && absent::may_decide(ctl, segment, &here, name);
         pending.0.skip(used);
+        spelled = spelled.min(pending.rest().len());
         if !named {
+            came = None;
             continue;
         }
         let last = pending.only_slashes_left();
-        let entry = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
+        let Some(entry) = segment.lookup(out.0.get()) else {
+            return Err(match tail {
+                Some(tail) if decides => absent(root, number, &here, tail, false),
+                _ => Miss::Unknown(root),
+            });
+        };
+        came = tail.map(|tail| (here, tail));
         let changed = entry.word().state() == State::Bypass || ctl.in_bypassed_range(number, entry.id);
         let walked_through = entry.record.is_link() && (follow || !pending.rest().is_empty());
         let link = Found { root, number, segment, entry };
@@ -301,6 +337,7 @@ fn walk<'a>(
             // What is left is empty or starts with a slash, so that it can simply follow the
             // target.
             pending.0.prepend(target).ok_or(Miss::Unknown(root))?;
+            came = None;
             if target.first() == Some(&b'/') {
                 root = go_to_root(ctl, &mut pending, follow)?;
                 (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
@@ -310,6 +347,11 @@ fn walk<'a>(
             }
         }
     }
+}
+
+/// The miss of a name that the listing of `dir` lacks.
+const fn absent(root: usize, segment: usize, dir: &Entry<'_>, tail: usize, below_file: bool) -> Miss {
+    Miss::Absent(Absent { root, segment, dir: dir.id, tail, below_file })
 }
 
 /// Goes on in the directory above a root, which is known by name: the real path of a root has no

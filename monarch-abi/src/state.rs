@@ -6,6 +6,7 @@
 //! bucket; a bucket with an empty slot ends the search. Slots are filled when the table is built
 //! and never move; only the state words change.
 
+use crate::absent::Deciders;
 use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
 use crate::guard::{Guard, Guards};
@@ -26,7 +27,7 @@ pub const SLOTS: usize = 4;
 /// it.
 pub const MAX_PROBES: usize = 4096;
 
-/// Header of a state file. Fields: 22, because this is the byte map of that header.
+/// Header of a state file. Fields: 25, because this is the byte map of that header.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct StateHeader {
@@ -76,8 +77,15 @@ pub struct StateHeader {
     pub revalidate_ms: AtomicU32,
     /// [`crate::guard::LOADED`], [`crate::guard::OTHER_CTIMES`].
     pub flags: u32,
+    /// Offset of the words by which directories decide about names that the index lacks
+    /// ([`crate::absent`]), by position of the directory; 0: the kernel decides.
+    pub deciders_off: u64,
+    /// Milliseconds after which such a directory is compared again.
+    pub deciders_ms: AtomicU32,
+    /// Zero.
+    pub reserved: u32,
 }
-const _: () = assert!(size_of::<StateHeader>() == 168);
+const _: () = assert!(size_of::<StateHeader>() == 184);
 // (The plain fields are written before the file is published.)
 crate::mem::pod!(StateHeader);
 
@@ -146,14 +154,23 @@ pub struct Layout {
     pub sums: u64,
     /// Their pieces.
     pub pieces: u64,
+    /// Words of directories; 0 where there are none.
+    pub deciders: u64,
     /// Length of the file.
     pub len: u64,
 }
 
 /// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of
-/// bitmaps together, with these arrays.
+/// bitmaps together, with these arrays, and with words for `deciders` directories.
 #[must_use]
-pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64, guards: Guards) -> Layout {
+pub const fn layout_of(
+    entries: u64,
+    buckets: u64,
+    large: u64,
+    chunk_words: u64,
+    guards: Guards,
+    deciders: u64,
+) -> Layout {
     let bits = TABLE_OFF as u64 + buckets * 64;
     let words = entries.div_ceil(64);
     let summary = bits + words.next_multiple_of(8) * 8;
@@ -165,10 +182,25 @@ pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64,
     let checked = (chunks + chunk_words * 8).next_multiple_of(64);
     let sums = (checked + if guards.checked { entries * 4 } else { 0 }).next_multiple_of(64);
     let pieces = sums + if guards.sums { entries * 8 } else { 0 };
-    let len = (pieces + if guards.sums { entries * 4 } else { 0 }).next_multiple_of(4096);
+    let deciders_off = (pieces + if guards.sums { entries * 4 } else { 0 }).next_multiple_of(64);
+    let len = (deciders_off + deciders * 4).next_multiple_of(4096);
+    let deciders = if deciders > 0 { deciders_off } else { 0 };
     let checked = if guards.checked { checked } else { 0 };
     let (sums, pieces) = if guards.sums { (sums, pieces) } else { (0, 0) };
-    Layout { bits, summary, touched, touched_summary, large: large_off, by_ino, chunks, checked, sums, pieces, len }
+    Layout {
+        bits,
+        summary,
+        touched,
+        touched_summary,
+        large: large_off,
+        by_ino,
+        chunks,
+        checked,
+        sums,
+        pieces,
+        deciders,
+        len,
+    }
 }
 
 /// A mapped state file.
@@ -184,6 +216,8 @@ pub struct StateMap<'a> {
     chunk_words: &'a [AtomicU64],
     /// What is looked at again when a file is opened.
     pub guard: Guard<'a>,
+    /// What decides about names that the index lacks.
+    pub deciders: Deciders<'a>,
 }
 
 impl<'a> StateMap<'a> {
@@ -222,6 +256,10 @@ impl<'a> StateMap<'a> {
                 checked: map.array(h.checked_off as usize, each(h.checked_off))?,
                 sums: map.array(h.sums_off as usize, each(h.sums_off))?,
                 pieces: map.array(h.pieces_off as usize, each(h.sums_off))?,
+            },
+            deciders: Deciders {
+                words: map.array(h.deciders_off as usize, if h.deciders_off == 0 { 0 } else { index.dirs().len() })?,
+                interval_ms: &h.deciders_ms,
             },
         })
     }

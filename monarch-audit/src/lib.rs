@@ -14,7 +14,6 @@
 //! | [`state`] | what is remembered between two calls |
 //! | [`search`] | names and candidates: what is answered |
 //! | [`library`] | from a path to its copy: hit, demand, bypass |
-//! | [`absent`] | which names are known not to exist |
 //! | [`answer`] | the string that is answered, and what keeps it valid |
 //! | [`origin`] | the directory of a library as the loader remembers it |
 //! | [`mapped`] | which libraries are mapped, and from where |
@@ -25,7 +24,6 @@
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
-pub mod absent;
 pub mod answer;
 pub mod boot;
 pub mod elf;

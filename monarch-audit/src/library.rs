@@ -1,6 +1,5 @@
 //! From a path to its copy: hit, demand, bypass.
 
-use crate::absent::is_absent;
 use crate::elf::is_shared_object;
 use crate::state::State;
 use core::ffi::CStr;
@@ -16,8 +15,8 @@ use monarch_abi::word::{State as Stage, Word};
 use monarch_guest::copy_open::{Here, copy_path};
 use monarch_guest::ctx::Ctx;
 use monarch_guest::guard::{self, Asked};
-use monarch_guest::process;
 use monarch_guest::sys::{self, Fd};
+use monarch_guest::{absent, process};
 
 /// What a mapping of a library that is used once reads of it: one part of so many, in faults of so
 /// many bytes (measured at the import of PyTorch).
@@ -61,7 +60,10 @@ pub fn find(state: &mut State, ctx: &Ctx, path: &CStr, counts: bool) -> Library 
     let f = match resolve(ctx.map, ctx, path.to_bytes(), true) {
         Ok(f) if f.entry.record.is_file() => f,
         Ok(_) => return Library::Pfs,
-        Err(miss) if is_absent(ctx, path, &miss) => return Library::Absent,
+        Err(miss) if absent::is_known(ctx, libc::AT_FDCWD, path.to_bytes(), &miss) => {
+            ctx.count(Counter::AbsentHits, u64::from(counts));
+            return Library::Absent;
+        }
         Err(_) => return Library::Pfs,
     };
     if let Some(root) = ctx.map.ctl.roots.get(f.root)

@@ -2,6 +2,7 @@
 
 use monarch_abi::guard::{LOADED, NEVER_AGAIN, OTHER_CTIMES};
 use monarch_abi::segment::Segment;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The checks of a file when it is opened.
@@ -17,6 +18,64 @@ pub struct Checks {
     pub loaded: bool,
     /// Whether change times differ between this node and the index.
     pub other_ctimes: bool,
+    /// What is done about names that the index lacks.
+    pub absent: AbsentNames,
+}
+
+/// Where listings of the index answer that a name is not there; in the order of the trust in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AbsentRule {
+    /// Nowhere: the PFS is asked about each name that the index lacks.
+    Kernel,
+    /// As `checked` in environments of software, and as `kernel` elsewhere.
+    #[default]
+    Auto,
+    /// In all directories, each compared with the PFS once every `revalidate`.
+    Checked,
+    /// In all directories, without asking the PFS.
+    Index,
+}
+
+/// What is done about names that the index lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbsentNames {
+    /// Where listings answer.
+    pub rule: AbsentRule,
+    /// Time after which a directory is compared with the PFS again.
+    pub every: Duration,
+    /// A directory that changed less than this before it was listed answers nothing.
+    pub min_age: Duration,
+}
+
+impl Default for AbsentNames {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl AbsentNames {
+    /// The kernel answers.
+    pub const NONE: Self = Self { rule: AbsentRule::Kernel, every: Duration::ZERO, min_age: Duration::ZERO };
+
+    /// Milliseconds between two comparisons of a directory, as a state file has it.
+    #[must_use]
+    pub fn interval_ms(&self) -> u32 {
+        match self.rule {
+            AbsentRule::Index => NEVER_AGAIN,
+            _ => u32::try_from(self.every.as_millis()).unwrap_or(NEVER_AGAIN - 1),
+        }
+    }
+
+    /// Returns what satisfies both jobs: the rule that trusts less, and the shorter interval.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        Self {
+            rule: self.rule.min(other.rule),
+            every: self.every.min(other.every),
+            min_age: self.min_age.max(other.min_age),
+        }
+    }
 }
 
 impl Checks {
@@ -30,6 +89,7 @@ impl Checks {
             verify: which.sums,
             loaded: guard.is_loaded(),
             other_ctimes: guard.has_other_ctimes(),
+            absent: AbsentNames::default(),
         }
     }
 

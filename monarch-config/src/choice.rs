@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use schemars::{Schema, json_schema};
 
+use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
@@ -26,6 +27,12 @@ impl Choice for Consistency {
     const WHAT: &'static str = "consistency";
     const WORDS: &'static [(&'static str, Self)] =
         &[("immutable", Self::Immutable), ("close-to-open", Self::CloseToOpen)];
+}
+
+impl Choice for AbsentRule {
+    const WHAT: &'static str = "rule for names that the index lacks";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("kernel", Self::Kernel), ("checked", Self::Checked), ("index", Self::Index)];
 }
 
 impl Choice for Follow {

@@ -52,7 +52,7 @@ mod units;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use checks::Checks;
+pub use checks::{AbsentNames, AbsentRule, Checks};
 use context::Context;
 pub use env::SECRET_VARIABLE;
 pub use error::{ConfigError, ErrorKind};

@@ -5,7 +5,7 @@
 
 mod cluster;
 
-use super::checks::Checks;
+use super::checks::{AbsentNames, AbsentRule, Checks};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,6 +70,9 @@ pub struct Dataset {
     /// What is done about links that leave a root. Default: auto.
     #[serde(default)]
     pub follow: Follow,
+    /// Where listings of the index answer that a name is not there. Default: auto.
+    #[serde(default)]
+    pub absent: AbsentRule,
 }
 
 /// One directory of the data set.
@@ -134,7 +137,8 @@ impl Dataset {
     #[must_use]
     pub fn checks(&self) -> Checks {
         let revalidate = (self.consistency == Consistency::CloseToOpen).then_some(self.revalidate);
-        Checks { revalidate, verify: self.verify_on_open, ..Checks::default() }
+        let absent = AbsentNames { rule: self.absent, every: self.revalidate, min_age: self.min_file_age };
+        Checks { revalidate, verify: self.verify_on_open, absent, ..Checks::default() }
     }
 }
 

@@ -14,6 +14,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 pub(super) use cluster::{RawCluster, RawNodes};
 
+use super::checks::AbsentRule;
 use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
 use super::model::{Compression, Consistency, Direct, Engine, Follow, Libraries, LogLevel, Persist, Policy, Trust};
@@ -85,6 +86,12 @@ pub(super) struct RawDataset {
     /// and have at most 20,000 entries; a line at the start of the job names them), or off. Default
     /// auto.
     pub(super) follow: Option<Given<OneOf<Follow>>>,
+    /// What answers when the job asks for a name that the index lacks, as imports of Python do a
+    /// thousand times: kernel (the PFS, each time), checked (the listing of the directory, which is
+    /// compared with the PFS once every `revalidate` and node), index (the listing, never compared:
+    /// for trees that nobody changes while the job runs), or auto (checked in environments of
+    /// software, kernel elsewhere). Default auto.
+    pub(super) absent: Option<Given<OneOf<AbsentRule>>>,
 }
 
 /// A directory of the data set, alone or with its other names.

@@ -38,6 +38,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("dataset.verify_on_open", &dataset.verify_on_open.to_string());
     page.set("dataset.min_file_age", &Time::show(&dataset.min_file_age));
     page.set("dataset.follow", &OneOf::show(&dataset.follow));
+    page.set("dataset.absent", &OneOf::show(&dataset.absent));
     page.section("source");
     page.set("source.io_size", &Size::show(&source.io_size));
     page.set("source.max_inflight", &Count::show(&source.max_inflight));

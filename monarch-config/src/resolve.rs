@@ -9,6 +9,7 @@ mod metrics;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::checks::AbsentRule;
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
@@ -97,8 +98,18 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
     let revalidate =
         cx.within("dataset.revalidate", raw.revalidate.as_ref(), model::revalidate(), Duration::ZERO..=HOUR)?;
     let consistency = cx.or("dataset.consistency", raw.consistency.as_ref(), Consistency::Immutable)?;
-    if consistency == Consistency::Immutable && revalidate != model::revalidate() {
-        cx.warn(&Key::new("dataset.revalidate"), "is of no use while dataset.consistency is immutable");
+    let mut absent = cx.or("dataset.absent", raw.absent.as_ref(), AbsentRule::Auto)?;
+    let compares_names = matches!(absent, AbsentRule::Auto | AbsentRule::Checked);
+    if consistency == Consistency::Immutable && !compares_names && revalidate != model::revalidate() {
+        let why = "is of no use while dataset.consistency is immutable and dataset.absent compares nothing";
+        cx.warn(&Key::new("dataset.revalidate"), why);
+    }
+    if consistency == Consistency::CloseToOpen && absent == AbsentRule::Index {
+        cx.warn(
+            &Key::new("dataset.absent"),
+            "index would hide new files from a job with close-to-open: taken for checked",
+        );
+        absent = AbsentRule::Checked;
     }
     let verify_on_open = cx.or("dataset.verify_on_open", raw.verify_on_open.as_ref(), false)?;
     Ok(Dataset {
@@ -112,6 +123,7 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
             Duration::ZERO..=HOUR,
         )?,
         follow: cx.or("dataset.follow", raw.follow.as_ref(), Follow::Auto)?,
+        absent,
         roots: roots::resolve(cx, raw.roots.as_deref().unwrap_or_default())?,
     })
 }

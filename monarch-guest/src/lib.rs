@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`control`] | the control block that the environment names |
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
+//! | [`absent`] | names that are not there |
 //! | [`absolute`] | absolute paths |
 //! | [`process`] | what this process has found out about itself |
 //! | [`cwd`] | whether the working directory matters to any root |
@@ -22,6 +23,7 @@
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
+pub mod absent;
 pub mod absolute;
 pub mod control;
 pub mod copy_open;

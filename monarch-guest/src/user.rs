@@ -141,6 +141,15 @@ pub fn writable<T>(p: *mut T) -> bool {
         && (first / PAGE == last / PAGE || page_ok(&WRITABLE, last, |last| test_write(last - 7)))
 }
 
+/// Whether `n` bytes, and not one more, can be written to `p`. What is there is lost.
+#[must_use]
+pub fn writable_bytes(p: *mut u8, n: usize) -> bool {
+    // Fills exactly so many bytes, or says that it cannot.
+    // SAFETY: memory that the caller may overwrite; the kernel checks the address.
+    let done = unsafe { crate::sys::call(libc::SYS_getrandom, [p as usize, n, libc::GRND_NONBLOCK as usize, 0, 0, 0]) };
+    usize::try_from(done) == Ok(n)
+}
+
 /// Forgets the pages of some memory that is unmapped or protected.
 pub fn forget_pages(address: usize, len: usize) {
     let (first, last) = (address / PAGE / PAGES_PER_SLOT, address.saturating_add(len) / PAGE / PAGES_PER_SLOT);

@@ -7,6 +7,7 @@ mod dir;
 mod fs;
 mod hints;
 mod ioctl;
+mod links;
 mod lock;
 mod memory;
 mod names;

@@ -281,7 +281,7 @@ pub fn count_miss(ctx: &Ctx, miss: Miss) {
         Miss::Outside => {}
         Miss::NoSegment(root) if crate::ctx::sees_another_mount(root) => ctx.count(Counter::OtherMount, 1),
         Miss::NoSegment(_) => ctx.count(Counter::Absent, 1),
-        Miss::Unknown(_) => ctx.count(Counter::Unknown, 1),
+        Miss::Unknown(_) | Miss::Absent(_) => ctx.count(Counter::Unknown, 1),
         Miss::Changed(_) => ctx.count(Counter::Written, 1),
     }
 }

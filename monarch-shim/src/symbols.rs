@@ -34,6 +34,7 @@ symbols! {
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
     getxattr listxattr fgetxattr flistxattr
+    readlink readlinkat __readlink_chk __readlinkat_chk
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat
     mknod mknodat __xmknod __xmknodat mkfifo mkfifoat open_by_handle_at name_to_handle_at

@@ -5,8 +5,10 @@
 //! must look as the PFS would give it. Building numbers the entries depth-first, so that a subtree
 //! is a range of ids.
 
+mod absent;
 mod ages;
 mod build;
+mod environments;
 mod files;
 mod links_out;
 mod released;
@@ -18,8 +20,10 @@ mod software;
 mod tests;
 mod verify;
 
+pub use crate::sys::now_ns;
+pub use absent::{decider_words, folds_case};
 pub use ages::{Ages, Near};
-pub use build::{Built, build, now_ns};
+pub use build::{Built, build};
 pub use files::each_file;
 pub use links_out::{LinksOut, OF_THE_SYSTEM};
 pub use released::Released;

@@ -14,6 +14,7 @@ use monarch_abi::mem::Map;
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{NO_ID, STATE_MAGIC, Slot, StateHeader, StateMap, TABLE_OFF, layout_of};
 use monarch_abi::word::{State, Word};
+use monarch_config::AbsentRule;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
@@ -374,7 +375,8 @@ fn write_state(
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
-    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards);
+    let deciders = if checks.absent.rule == AbsentRule::Kernel { 0 } else { u64::from(of.dirs) };
+    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards, deciders);
     create(dir, name, at.len, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
         let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
@@ -399,6 +401,8 @@ fn write_state(
         number(offset_of!(StateHeader, pieces_off), at.pieces)?;
         put(offset_of!(StateHeader, revalidate_ms), &checks.interval_ms().to_le_bytes())?;
         put(offset_of!(StateHeader, flags), &checks.flags().to_le_bytes())?;
+        number(offset_of!(StateHeader, deciders_off), at.deciders)?;
+        put(offset_of!(StateHeader, deciders_ms), &checks.absent.interval_ms().to_le_bytes())?;
         put(TABLE_OFF, buckets)?;
         f.write_all_at(large.files.as_flattened(), at.large)?;
         f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)

@@ -77,3 +77,10 @@ fn random_u128_halves() -> [u64; 2] {
 pub fn timespec(time: std::time::Duration) -> [i64; 2] {
     [i64::try_from(time.as_secs()).unwrap_or(i64::MAX), i64::from(time.subsec_nanos())]
 }
+
+/// Wall-clock time in nanoseconds since the epoch.
+#[must_use]
+pub fn now_ns() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::{Config, ErrorKind, Origin, Overrides, load, render_with_origins};
+use super::super::{AbsentRule, Config, ErrorKind, Origin, Overrides, load, render_with_origins};
 use super::{GIB, env, load_all, load_text, node};
 use crate::screen;
 
@@ -209,11 +209,17 @@ fn what_is_checked_at_each_open() {
         (found.config.dataset.checks(), found.warnings.join("\n"))
     };
     let (none, said) = checks(&[]);
-    assert!(none == crate::Checks::default() && said.is_empty(), "{said}");
+    let absent = none.absent;
+    assert!(none == crate::Checks { absent, ..crate::Checks::default() } && said.is_empty(), "{said}");
     let open = ("dataset.consistency", "close-to-open");
     let (both, said) = checks(&[open, ("dataset.verify_on_open", "true")]);
     assert_eq!((both.revalidate, both.verify, said.as_str()), (Some(Duration::from_secs(5)), true, ""));
     assert_eq!(checks(&[open, ("dataset.revalidate", "0s")]).0.revalidate, Some(Duration::ZERO));
-    let (none, said) = checks(&[("dataset.revalidate", "1s")]);
+    let (none, said) = checks(&[("dataset.revalidate", "1s"), ("dataset.absent", "kernel")]);
     assert!(none.revalidate.is_none() && said.contains("dataset.revalidate: is of no use"), "{said}");
+    // Directories that decide about absent names are compared with the PFS.
+    let (names, said) = checks(&[("dataset.revalidate", "1s")]);
+    assert_eq!((names.absent.every, names.absent.rule, said.as_str()), (Duration::from_secs(1), AbsentRule::Auto, ""));
+    let (both, said) = checks(&[open, ("dataset.absent", "index")]);
+    assert!(both.absent.rule == AbsentRule::Checked && said.contains("taken for checked"), "{said}");
 }

@@ -163,6 +163,8 @@ pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
     ("no_room", Counter::NoRoom),
     ("written", Counter::Written),
     ("mapped_bytes", Counter::MappedBytes),
+    ("absent_hits", Counter::AbsentHits),
+    ("absent_checks", Counter::AbsentChecks),
 ];
 
 /// All counters by name.

@@ -95,7 +95,9 @@ fn readers(page: &Page, c: &Named<'_>) {
     page.counter(d::METADATA, ["stat"], c.get("stats"));
     page.counter(d::METADATA, ["list"], c.get("lists"));
     page.counter(d::METADATA_KERNEL, [], c.get("meta_kernel"));
+    page.counter(d::METADATA, ["absent"], c.get("absent_hits"));
     page.counter(d::CHECKS, [], c.get("checks"));
+    page.counter(d::ABSENT_CHECKS, [], c.get("absent_checks"));
     page.counter(d::CHUNK_READS, ["copy"], c.get("chunk_reads"));
     page.counter(d::CHUNK_READS, ["pfs"], c.get("chunk_misses"));
     page.counter(d::CHUNK_READ_BYTES, ["copy"], c.get("chunk_bytes"));

@@ -6,6 +6,7 @@ use crate::agent::client;
 use crate::index::is_library;
 use crate::shm::Checks;
 use crate::shown::ShowPath;
+use monarch_abi::absent::Absent;
 use monarch_abi::control::Start;
 use monarch_abi::demand;
 use monarch_abi::guard::{LastCheck, NEVER_AGAIN};
@@ -107,6 +108,8 @@ pub enum Verdict {
     NoIndex,
     /// There is no such file.
     Missing,
+    /// There is no such file, and the listing of its directory says so to jobs.
+    ListedMissing,
     /// On another file system that is mounted below the root.
     OtherDevice,
     /// Not in the index: it appeared after the scan, lies in `.snapshot`, or did not fit into
@@ -226,6 +229,7 @@ impl fmt::Display for Verdict {
             Self::RootGivenUp => "the root was renamed, replaced or mounted over by a job: read from the PFS",
             Self::NoIndex => "the root has no index yet: read from the PFS until it is scanned",
             Self::Missing => "no such file",
+            Self::ListedMissing => "no such file: jobs learn that from the listing of its directory (dataset.absent)",
             Self::OtherDevice => "on another file system mounted below the root: read from the PFS",
             Self::NotInIndex => {
                 "not in the index: it appeared after the scan, is in .snapshot, or exceeds index.max_memory"
@@ -371,6 +375,7 @@ impl Explainer<'_> {
         match miss {
             Miss::NoSegment(_) => Verdict::NoIndex,
             Miss::Changed(_) => Verdict::Changed { differs: false },
+            Miss::Absent(_) if std::fs::symlink_metadata(path).is_err() => Verdict::ListedMissing,
             _ => self.unknown(path, root),
         }
     }
@@ -400,7 +405,9 @@ impl Explainer<'_> {
 const fn root_of(miss: Miss) -> Option<usize> {
     match miss {
         Miss::Outside => None,
-        Miss::NoSegment(root) | Miss::Unknown(root) | Miss::Changed(root) => Some(root),
+        Miss::NoSegment(root) | Miss::Unknown(root) | Miss::Changed(root) | Miss::Absent(Absent { root, .. }) => {
+            Some(root)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! kernel decides the rest.
 
 use super::{enter, hook};
+use crate::absent;
 use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
@@ -11,6 +12,7 @@ use monarch_abi::control::Counter;
 use monarch_abi::word::State;
 
 const CWD: c_int = libc::AT_FDCWD;
+const ANY_MODE: c_int = libc::R_OK | libc::W_OK | libc::X_OK;
 
 #[inline]
 unsafe fn check(
@@ -21,15 +23,18 @@ unsafe fn check(
     next: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
     let answer = || {
-        if mode & !libc::R_OK != 0 || flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW) != 0 {
+        if mode & !ANY_MODE != 0 || flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW) != 0 {
             return None;
         }
         // SAFETY: the application's pointer, tested before it is read.
         let (ctx, bytes) = unsafe { enter(path)? };
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-        let f = find(&ctx, dirfd, bytes, follow).ok()?;
+        let f = match find(&ctx, dirfd, bytes, follow) {
+            Ok(f) => f,
+            Err(miss) => return absent::fails(&ctx, dirfd, bytes, miss).then_some(-1),
+        };
         // The agent could read a resident file, and it runs as the user of this process.
-        let readable = mode == libc::F_OK || f.entry.word().state() == State::Resident;
+        let readable = mode == libc::F_OK || (mode == libc::R_OK && f.entry.word().state() == State::Resident);
         if !is_current(&f) || !readable || !is_still(&ctx, &f, Asked::new(dirfd, bytes, follow)) {
             ctx.count(Counter::MetaKernel, 1);
             return None;

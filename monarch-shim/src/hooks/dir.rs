@@ -1,6 +1,7 @@
 //! opendir and what works on its result, scandir.
 
 use super::{enter, hook};
+use crate::absent;
 use crate::ctx;
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
 use crate::errno;
@@ -14,6 +15,7 @@ use monarch_abi::resolve::Miss;
 
 const CWD: c_int = libc::AT_FDCWD;
 
+/// A stream of the shim; null, with errno, for a directory that is not there; `None`: the kernel's.
 unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
     // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
@@ -22,6 +24,7 @@ unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Sh
         Ok(f) if !is_current(&f) || !is_still(&ctx, &f, Asked::new(dirfd, bytes, true)) => None,
         Ok(f) => dirs::open(&f),
         Err(Miss::Outside) => return None,
+        Err(miss) if absent::fails(&ctx, dirfd, bytes, miss) => return Some(core::ptr::null_mut()),
         Err(_) => None,
     };
     errno::set_errno(saved);
@@ -57,6 +60,9 @@ unsafe fn scan(
     // SAFETY: a stream of the shim.
     unsafe {
         let stream = open_stream(dirfd, path)?;
+        if stream.is_null() {
+            return Some(-1);
+        }
         let n = dirs::scan(stream, list, filter, compare);
         dirs::close(stream);
         Some(n)

@@ -1,6 +1,7 @@
 //! open, openat, creat and their variants.
 
 use super::{enter_change, enter_open, hook};
+use crate::absent;
 use crate::changes::{Opened, Target, before_write_open, opened_for_writing};
 use crate::copy_open::raw_open;
 use crate::ctx::Ctx;
@@ -40,6 +41,7 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
                 }
             }
         }
+        Err(miss) if absent::fails(ctx, dirfd, path, miss) => -1,
         Err(miss) => {
             count_miss(ctx, miss);
             let fd = next();
@@ -85,6 +87,17 @@ fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
     f.segment.index.owner(f.entry.record).is_some_and(|(uid, _)| uid == ctx.map.ctl.uid)
 }
 
+/// Whether an open that creates nothing fails, as its path leads nowhere; errno says why.
+fn is_absent(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
+    // (What makes a file without a name has flags of its own that may be refused.)
+    let makes = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    if flags & makes != 0 || crate::ctx::get().is_none() {
+        return false;
+    }
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    find(ctx, dirfd, path, follow).is_err_and(|miss| absent::fails(ctx, dirfd, path, miss))
+}
+
 /// Opens that write, create or truncate, and those with flags that only the kernel can honour.
 #[cold]
 #[inline(never)]
@@ -92,7 +105,7 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
     let only_path = flags & libc::O_PATH != 0;
     if !writes || only_path {
-        return next();
+        return if is_absent(ctx, dirfd, path, flags) { -1 } else { next() };
     }
     let saved = errno::errno();
     // With O_EXCL the last component is not followed.

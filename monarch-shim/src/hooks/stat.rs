@@ -2,6 +2,7 @@
 //! translated.
 
 use super::{enter, enter_change, hook};
+use crate::absent;
 use crate::ctx::{self, Ctx};
 use crate::errno;
 use crate::guard::{Asked, is_still};
@@ -17,12 +18,14 @@ use monarch_abi::resolve::{Found, Miss};
 
 const CWD: c_int = libc::AT_FDCWD;
 
-/// The entry for a metadata call, counted.
+/// The entry for a metadata call, counted; or the result of a call about a name that is not there.
+/// `None`: the kernel answers.
 #[inline]
-fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
+pub(super) fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Result<Found<'static>, c_int>> {
     match find(ctx, dirfd, path, follow) {
-        Ok(f) if is_current(&f) && is_still(ctx, &f, Asked::new(dirfd, path, follow)) => Some(f),
+        Ok(f) if is_current(&f) && is_still(ctx, &f, Asked::new(dirfd, path, follow)) => Some(Ok(f)),
         Err(Miss::Outside) => None,
+        Err(miss) if absent::fails(ctx, dirfd, path, miss) => Some(Err(-1)),
         _ => {
             ctx.count(Counter::MetaKernel, 1);
             None
@@ -41,7 +44,10 @@ unsafe fn by_path(
     let answer = || {
         // SAFETY: the application's pointers, tested before they are used.
         let (ctx, bytes) = unsafe { enter(path)? };
-        let f = lookup(&ctx, dirfd, bytes, follow)?;
+        let f = match lookup(&ctx, dirfd, bytes, follow)? {
+            Ok(f) => f,
+            Err(failed) => return Some(failed),
+        };
         if !user::writable(buf) {
             return None;
         }
@@ -178,7 +184,10 @@ unsafe fn statx_any(
         if flags & !SERVED_FLAGS != 0 {
             return None;
         }
-        let f = lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+        let f = match lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
+            Ok(f) => f,
+            Err(failed) => return Some(failed),
+        };
         if !user::writable(buf) {
             return None;
         }

@@ -1,6 +1,7 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
 use super::{enter_change, enter_open, hook};
+use crate::absent;
 use crate::changes::{OpenFile, Target, before_write_open};
 use crate::ctx::{self, Ctx};
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
@@ -169,6 +170,7 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
                 }
             }
         }
+        Err(miss) if absent::fails(ctx, CWD, path, miss) => Some(core::ptr::null_mut()),
         Err(miss) => {
             count_miss(ctx, miss);
             None

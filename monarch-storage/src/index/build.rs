@@ -225,7 +225,7 @@ fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, p
         owners_off: offs[4],
         owners: tree.owners.len() as u64,
         btimes_off: if has_btime { offs[5] } else { 0 },
-        scanned_ns: now_ns(),
+        scanned_ns: crate::sys::now_ns(),
         root_dev: tree.root_dev,
         root_ino: tree.root.ino,
         buckets: buckets_for(f.records.len() as u64),
@@ -233,7 +233,8 @@ fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, p
         bytes: regular.clone().map(|r| r.size).fold(0, u64::saturating_add),
         files: regular.count() as u64,
         parent_ino,
-        reserved: [0; 8],
+        scan_began_ns: tree.began_ns,
+        reserved: [0; 7],
     };
     let mut out = Vec::with_capacity(len as usize);
     out.extend_from_slice(header.as_bytes());
@@ -243,11 +244,4 @@ fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, p
     }
     out.resize(len as usize, 0);
     out
-}
-
-/// Wall-clock time in nanoseconds since the epoch.
-#[must_use]
-pub fn now_ns() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
 }

@@ -110,6 +110,7 @@ pub fn sample_tree() -> Tree {
         owners: vec![0, 1000 << 32 | 1000],
         root_id: 7,
         root_dev: 1,
+        began_ns: 1,
         incomplete: true,
         cut: false,
     }

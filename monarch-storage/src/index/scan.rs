@@ -91,6 +91,8 @@ pub struct Tree {
     pub(super) owners: Vec<u64>,
     pub(super) root_id: u64,
     pub(super) root_dev: u64,
+    /// Wall-clock time at which the scan began, ns.
+    pub(super) began_ns: i64,
     /// Whether parts are left to the kernel.
     pub incomplete: bool,
     /// Whether parts may be missing that this user may see: the memory bound was reached, or the
@@ -141,6 +143,7 @@ impl Tree {
             owners: vec![0],
             root_id: 1,
             root_dev: 1,
+            began_ns: crate::sys::now_ns(),
             incomplete: false,
             cut: false,
         }
@@ -271,6 +274,7 @@ pub fn scan_within(
 ) -> Result<Tree, ScanError> {
     let fail = |e: rustix::io::Errno| ScanError::Root { path: path.display().to_string(), source: e.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let began_ns = crate::sys::now_ns();
     limits.before_scan_call();
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
     limits.before_scan_call();
@@ -312,6 +316,7 @@ pub fn scan_within(
         dirs,
         owners: shared.owners.into_inner().unwrap_or_else(PoisonError::into_inner).list,
         root_id: root_id(path),
+        began_ns,
         root_dev: rustix::fs::makedev(st.stx_dev_major, st.stx_dev_minor),
     })
 }

@@ -4,11 +4,14 @@
 //! that asks for less gets more than it asked for; one that asks for a check without an array
 //! cannot share the root.
 
+use crate::index::{decider_words, folds_case};
 use crate::shm::Checks;
 use crate::tier::CopyName;
 use crate::tiering::TieringEngine;
+use monarch_abi::absent::KERNEL;
 use monarch_abi::segment::Segment;
 use std::collections::HashSet;
+use std::path::Path;
 
 /// Whether `has` includes all checks that a job asks for.
 pub(super) fn covers(has: Checks, asked: Checks) -> bool {
@@ -18,7 +21,26 @@ pub(super) fn covers(has: Checks, asked: Checks) -> bool {
 /// The stricter of both, as far as `has` has arrays for it.
 pub(super) fn stricter(has: Checks, asked: Checks) -> Checks {
     let revalidate = has.revalidate.map(|a| asked.revalidate.map_or(a, |b| a.min(b)));
-    Checks { revalidate, ..has }
+    Checks { revalidate, absent: has.absent.stricter(asked.absent), ..has }
+}
+
+/// Says which directories of a new segment decide about names that its index lacks. A file system
+/// that takes `a` and `A` for one name lists only one of them: there the kernel decides.
+pub(super) fn begin_absent(segment: &Segment<'_>, checks: Checks, root: &Path) {
+    let words = decider_words(&segment.index, &checks.absent, checks.loaded);
+    if folds_case(&segment.index, &words, root) {
+        tracing::info!(root = %root.display(), "the PFS takes upper and lower case for the same: it is asked about names that are not there");
+        return;
+    }
+    segment.state.deciders.begin(&words);
+}
+
+/// Takes over what a further job asks for about names that the index lacks.
+pub(super) fn tighten_absent(segment: &Segment<'_>, checks: Checks) {
+    let words = decider_words(&segment.index, &checks.absent, segment.state.guard.is_loaded());
+    // (No words: the kernel decides everywhere.)
+    segment.state.deciders.tighten(words.into_iter().chain(std::iter::repeat(KERNEL)));
+    segment.state.deciders.set_interval_ms(checks.absent.interval_ms());
 }
 
 /// Checks in the words of the configuration.

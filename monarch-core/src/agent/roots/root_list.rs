@@ -94,10 +94,14 @@ impl RootState {
 
     /// Takes the checks of a further job into account.
     pub(super) fn tighten(&mut self, asked: shm::Checks, tiering: &TieringEngine) {
-        self.checks = checks::stricter(self.checks, asked);
+        let before = self.checks;
+        self.checks = checks::stricter(before, asked);
         let live = self.segment.and_then(|n| tiering.shared.segments.segment(n));
         if let Some(live) = live {
             live.segment.state.header.revalidate_ms.store(self.checks.interval_ms(), Ordering::Relaxed);
+            if before.absent != self.checks.absent {
+                checks::tighten_absent(&live.segment, self.checks);
+            }
         }
     }
 }

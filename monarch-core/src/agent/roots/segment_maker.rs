@@ -92,6 +92,7 @@ impl SegmentMaker {
                 r.segment = Some(number);
                 // A job may have come since it was published.
                 let checks = r.checks;
+                r.checks.absent = scan.checks.absent;
                 r.tighten(checks, &self.tiering);
             }
             Err(e) => {
@@ -121,6 +122,8 @@ impl SegmentMaker {
         live.prefetched = self.list.lock().get(scan.root).is_none_or(RootState::is_prefetched);
         self.shared.join(&live.segment);
         pre_index_changes::close(&segment);
+        let loaded = segment.state.guard.is_loaded();
+        checks::begin_absent(&segment, shm::Checks { loaded, ..scan.checks }, &path);
         let number = self.publish(scan, &made).inspect_err(|_| {
             let (index, state) = shm::segment_names(segment.index.header.uuid, made.state_uuid);
             let _ = (self.dir.unlink(index), self.dir.unlink(state));

@@ -1,0 +1,199 @@
+//! Names that the index lacks: which directory decides about them, and whether its listing may
+//! answer in place of the PFS (`dataset.absent`).
+//!
+//! A path that the index lacks leads through directories that it has. The deepest of them decides:
+//! if its listing is held and still the directory's, the name is not there. Each directory has a
+//! word in the state file. It says that the kernel answers, that the listing does, or when the
+//! directory was last compared with the PFS; the check of one process counts for all of the node.
+//! A directory that was found changed is the kernel's for good.
+
+use crate::control::ControlMap;
+use crate::guard::NEVER_AGAIN;
+use crate::index::DIR_INCOMPLETE;
+use crate::segment::{Entry, Segment};
+use crate::word::State;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// The longest name that is answered, in bytes. File systems refuse longer ones at lengths of their
+/// own (255, or 143 where names are encrypted), with another error.
+const MAX_NAME_BYTES: usize = 128;
+
+/// Names that file systems answer without listing them: snapshots, controls.
+const HIDDEN: [&[u8]; 9] =
+    [b".snapshot", b".snapshots", b".snap", b".zfs", b".lustre", b".fscrypt", b".glusterfs", b".beegfs", b"lost+found"];
+
+/// Word of a directory about whose names the kernel is asked.
+pub const KERNEL: u32 = 0;
+/// Word of a directory that is compared with the PFS before its listing answers.
+pub const UNASKED: u32 = 1;
+/// Word of a directory whose listing answers.
+pub const TRUSTED: u32 = u32::MAX;
+
+/// A name that the index lacks, and the directory that decides about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// Which root.
+    pub root: usize,
+    /// Number of its segment.
+    pub segment: usize,
+    /// Id of the directory in which the name was looked up.
+    pub dir: u32,
+    /// Bytes of the path, as it was given, from that name to the end.
+    pub tail: usize,
+    /// Whether something has the name that is no directory, and the path goes on behind it.
+    pub below_file: bool,
+}
+
+/// The words of all directories of a segment, by their position in the index.
+#[derive(Clone, Copy, Debug)]
+pub struct Deciders<'a> {
+    pub(crate) words: &'a [AtomicU32],
+    pub(crate) interval_ms: &'a AtomicU32,
+}
+
+/// What is to be done about an absent name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The kernel answers.
+    Kernel,
+    /// The listing answers: the name is not there.
+    NotThere,
+    /// The listing answers once the directory was compared with the PFS; its word as it is now.
+    Ask(u32),
+}
+
+impl Deciders<'_> {
+    /// Returns what is to be done about a name in the directory at `position`, at a time of the
+    /// monotonic clock in milliseconds.
+    #[must_use]
+    pub fn verdict(&self, position: usize, now_ms: u32) -> Verdict {
+        match self.word(position) {
+            KERNEL => Verdict::Kernel,
+            TRUSTED => Verdict::NotThere,
+            UNASKED => Verdict::Ask(UNASKED),
+            at if now_ms.wrapping_sub(at) < self.interval_ms() => Verdict::NotThere,
+            at => Verdict::Ask(at),
+        }
+    }
+
+    /// Notes that the directory was unchanged when the PFS was asked, at this time. `seen` is the
+    /// word of the verdict: a process that found a change meanwhile wins.
+    pub fn passed(&self, position: usize, seen: u32, asked_ms: u32) {
+        let to = match self.interval_ms.load(Ordering::Relaxed) {
+            NEVER_AGAIN => TRUSTED,
+            _ => asked_ms.clamp(UNASKED + 1, TRUSTED - 1),
+        };
+        if let Some(word) = self.words.get(position) {
+            let _ = word.compare_exchange(seen, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves the names of a directory to the kernel from now on.
+    pub fn leave(&self, position: usize) {
+        if let Some(word) = self.words.get(position) {
+            word.store(KERNEL, Ordering::Release);
+        }
+    }
+
+    /// Sets the first words, before the segment is published; whether there is room for them.
+    pub fn begin(&self, words: &[u32]) -> bool {
+        self.words.iter().zip(words).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
+        self.words.len() >= words.len()
+    }
+
+    /// Takes over words that trust less than those of now: of a job that asks for more checks.
+    pub fn tighten(&self, words: impl IntoIterator<Item = u32>) {
+        for (word, asked) in self.words.iter().zip(words) {
+            match asked {
+                KERNEL => word.store(KERNEL, Ordering::Release),
+                UNASKED => {
+                    let _ = word.compare_exchange(TRUSTED, UNASKED, Ordering::AcqRel, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sets the time after which a directory is compared again, in milliseconds.
+    pub fn set_interval_ms(&self, ms: u32) {
+        self.interval_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Returns the number of directories whose listings answer.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.words.iter().filter(|w| w.load(Ordering::Relaxed) != KERNEL).count()
+    }
+
+    fn word(&self, position: usize) -> u32 {
+        self.words.get(position).map_or(KERNEL, |w| w.load(Ordering::Acquire))
+    }
+
+    /// An hour at most, whatever stands in shared memory.
+    fn interval_ms(&self) -> u32 {
+        self.interval_ms.load(Ordering::Relaxed).min(crate::control::MAX_CLOCK_MS)
+    }
+}
+
+/// Whether the listing of `dir` may decide that it has no entry called `name`.
+#[must_use]
+pub(crate) fn may_decide(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>, name: &[u8]) -> bool {
+    let listed = segment.index.dir(dir.record).is_some_and(|d| d.flags & DIR_INCOMPLETE == 0);
+    listed
+        && segment.state.deciders.word(dir.record.aux as usize) != KERNEL
+        && dir.word().state() != State::Bypass
+        && name.len() <= MAX_NAME_BYTES
+        && !HIDDEN.contains(&name)
+        && may_search(ctl, segment, dir)
+}
+
+/// Whether a name may certainly be looked up in a directory. The scan has done that, by the rights
+/// of this process, where it has found entries; an empty directory of another user may forbid it.
+fn may_search(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>) -> bool {
+    let has_entries = segment.index.dir(dir.record).is_some_and(|d| d.end > d.id.saturating_add(1));
+    let is_own = || segment.index.owner(dir.record).is_some_and(|(owner, _)| owner == ctl.ctl.uid);
+    has_entries || (is_own() && dir.record.mode & 0o100 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_answers_for_the_interval_after_a_check_and_never_after_a_change() {
+        let words = [const { AtomicU32::new(UNASKED) }; 2];
+        let ms = AtomicU32::new(5000);
+        let deciders = Deciders { words: &words, interval_ms: &ms };
+        assert_eq!(deciders.verdict(0, 7), Verdict::Ask(UNASKED));
+        deciders.passed(0, UNASKED, 0);
+        assert_eq!((deciders.verdict(0, 5001), deciders.verdict(0, 5002)), (Verdict::NotThere, Verdict::Ask(2)));
+        // The clock's 32 bits wrap.
+        deciders.passed(0, 2, u32::MAX);
+        assert_eq!(deciders.verdict(0, 4000), Verdict::NotThere);
+        deciders.leave(0);
+        deciders.passed(0, TRUSTED - 1, 4000);
+        assert_eq!(
+            (deciders.verdict(0, 4000), deciders.verdict(1, 1), deciders.count()),
+            (Verdict::Kernel, Verdict::Ask(1), 1)
+        );
+        assert_eq!(deciders.verdict(2, 1), Verdict::Kernel, "there is no such directory");
+    }
+
+    #[test]
+    fn a_loaded_index_that_asks_once_is_asked_once() {
+        let (words, ms) = ([AtomicU32::new(UNASKED)], AtomicU32::new(NEVER_AGAIN));
+        let deciders = Deciders { words: &words, interval_ms: &ms };
+        deciders.passed(0, UNASKED, 9);
+        assert_eq!(deciders.verdict(0, 100_000_000), Verdict::NotThere);
+    }
+
+    #[test]
+    fn the_stricter_of_two_jobs_counts() {
+        let words = [AtomicU32::new(TRUSTED), AtomicU32::new(70), AtomicU32::new(TRUSTED), AtomicU32::new(KERNEL)];
+        let ms = AtomicU32::new(5000);
+        let deciders = Deciders { words: &words, interval_ms: &ms };
+        deciders.tighten([UNASKED, UNASKED, KERNEL, TRUSTED]);
+        let now = [0, 1, 2, 3].map(|at| deciders.verdict(at, 71));
+        assert_eq!(now, [Verdict::Ask(UNASKED), Verdict::NotThere, Verdict::Kernel, Verdict::Kernel]);
+    }
+}

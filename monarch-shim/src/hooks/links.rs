@@ -1,0 +1,59 @@
+//! readlink and its kin: targets of links, and what is no link, from the index.
+
+use super::{enter, hook, stat};
+use crate::absent::link_target;
+use crate::errno;
+use crate::user;
+use core::ffi::{c_char, c_int};
+use monarch_abi::control::Counter;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: the application's pointer, tested before it is read.
+    let (ctx, bytes) = unsafe { enter(path)? };
+    // Without room the kernel refuses before it looks at the path.
+    if room == 0 || room > isize::MAX as usize {
+        return None;
+    }
+    let f = match stat::lookup(&ctx, dirfd, bytes, false)? {
+        Ok(f) => f,
+        Err(failed) => return Some(failed as isize),
+    };
+    let told = match link_target(&f)? {
+        Ok(target) => {
+            let len = target.len().min(room);
+            if !user::writable_bytes(buf.cast(), len) {
+                return None;
+            }
+            // SAFETY: as much was tested to be writable.
+            unsafe { core::ptr::copy_nonoverlapping(target.as_ptr(), buf.cast(), len) };
+            len as isize
+        }
+        Err(why) => {
+            errno::set_errno(why);
+            -1
+        }
+    };
+    ctx.count(Counter::Stats, 1);
+    Some(told)
+}
+
+hook! { next;
+    fn readlink(path: *const c_char, buf: *mut c_char, room: usize) -> isize {
+        target(CWD, path, buf, room).unwrap_or_else(|| next(path, buf, room))
+    }
+    fn readlinkat(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> isize {
+        target(dirfd, path, buf, room).unwrap_or_else(|| next(dirfd, path, buf, room))
+    }
+    fn __readlink_chk(path: *const c_char, buf: *mut c_char, room: usize, len: usize) -> isize {
+        if room > len { next(path, buf, room, len) } else {
+            target(CWD, path, buf, room).unwrap_or_else(|| next(path, buf, room, len))
+        }
+    }
+    fn __readlinkat_chk(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize, len: usize) -> isize {
+        if room > len { next(dirfd, path, buf, room, len) } else {
+            target(dirfd, path, buf, room).unwrap_or_else(|| next(dirfd, path, buf, room, len))
+        }
+    }
+}
