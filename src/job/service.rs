@@ -54,17 +54,18 @@ pub(crate) struct Service {
 /// Environment variables: names and values.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// Returns the variables that the processes of a job need: the preload library and, where it is of
-/// use, the audit library, behind libraries that are preloaded and audit already; the path of the
-/// control block, where in it they count, and the path of the socket for other users.
+/// Returns the variables that the processes of a job need: the preload library, behind libraries
+/// that are preloaded already; where it is of use the audit library, before others (which then see
+/// the names that it gives libraries); the path of the control block, where in it they count, and
+/// the path of the socket for other users.
 pub(crate) fn environment(shim: &Path, audit: Option<&Path>, attached: &Attached) -> Variables {
     let control = &attached.control;
     let mut all = vec![
-        ("LD_PRELOAD", behind_others("LD_PRELOAD", shim)),
+        ("LD_PRELOAD", among_others("LD_PRELOAD", shim, true)),
         ("MONARCH_CTL", control.as_os_str().to_owned()),
         ("MONARCH_JOB", attached.counter_group.to_string().into()),
     ];
-    all.extend(audit.map(|audit| ("LD_AUDIT", behind_others("LD_AUDIT", audit))));
+    all.extend(audit.map(|audit| ("LD_AUDIT", among_others("LD_AUDIT", audit, false))));
     // Processes of other users report their changes through this socket.
     all.extend(
         foreign_changes::socket_of_control(control).map(|socket| (foreign_changes::VARIABLE, socket.into_os_string())),
@@ -72,17 +73,20 @@ pub(crate) fn environment(shim: &Path, audit: Option<&Path>, attached: &Attached
     all
 }
 
-/// Returns the value of a variable that lists libraries, with this one in it.
-fn behind_others(variable: &str, library: &Path) -> OsString {
-    let mut list = std::env::var_os(variable).unwrap_or_default();
+/// Returns the value of a variable that lists libraries, with this one at its end or its begin.
+fn among_others(variable: &str, library: &Path, end: bool) -> OsString {
+    let list = std::env::var_os(variable).unwrap_or_default();
     let library = library.as_os_str();
-    if !list.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == library.as_bytes()) {
-        if !list.is_empty() {
-            list.push(":");
-        }
-        list.push(library);
+    if list.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == library.as_bytes()) {
+        return list;
     }
-    list
+    if list.is_empty() {
+        return library.to_owned();
+    }
+    let (mut first, second) = if end { (list, library.to_owned()) } else { (library.to_owned(), list) };
+    first.push(":");
+    first.push(second);
+    first
 }
 
 /// The state of the agent's end of the connection.
