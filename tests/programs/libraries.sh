@@ -23,7 +23,9 @@ source third 3 ""
 source second 2 third_value
 source first 1 second_value
 source plug 4 first_value
-build "$root/app/other/libthird.so.3" third -Wl,-soname,libthird.so.3
+# With versions of symbols: the loader looks libraries up by the names in DT_NEEDED again.
+echo 'V1 { global: *; };' >"$work/versions"
+build "$root/app/other/libthird.so.3" third -Wl,-soname,libthird.so.3 -Wl,--version-script,"$work/versions"
 ln -s libthird.so.3 "$root/app/other/libthird.so"
 build "$root/app/lib/deep/libsecond.so" second -Wl,-soname,libsecond.so -L"$root/app/other" -lthird \
   -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../../other'
