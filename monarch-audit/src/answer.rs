@@ -20,7 +20,7 @@ struct Text {
 }
 
 impl Text {
-    const fn new() -> Self {
+    const fn empty() -> Self {
         Self { bytes: [0; PATH_MAX], len: 0 }
     }
 
@@ -88,11 +88,11 @@ pub struct Answer {
 impl Answer {
     /// None yet.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self {
-            text: Text::new(),
-            name: Text::new(),
-            directory: Text::new(),
+            text: Text::empty(),
+            name: Text::empty(),
+            directory: Text::empty(),
             used: Use::Candidate,
             version: 0,
             descriptor: 0,
@@ -115,7 +115,7 @@ impl Answer {
         self.directory.set(directory(whole))?;
         // The name in front of which `/.` is put as often as needed.
         let slash = self.text.get().iter().rposition(|&c| c == b'/')?;
-        let mut last = Text::new();
+        let mut last = Text::empty();
         last.append(self.text.get().get(slash..)?)?;
         self.text.len = slash;
         while self.text.len < self.directory.len || self.text.len + last.len < self.name.len {

@@ -44,7 +44,7 @@ pub struct Tiers {
 impl Tiers {
     /// None was tried.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self { tried: 0, executable: 0 }
     }
 

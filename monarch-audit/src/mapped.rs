@@ -29,7 +29,7 @@ pub struct Mapped {
 impl Mapped {
     /// None.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self { all: [Library { version: 0, map: 0, is_copy: false }; MAX_MAPPED], used: 0, overflowed: false }
     }
 

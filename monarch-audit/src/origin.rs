@@ -35,7 +35,7 @@ pub fn directory(path: &[u8]) -> &[u8] {
 impl Origin {
     /// Not known.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self { word: 0 }
     }
 

@@ -30,10 +30,10 @@ struct Shared(UnsafeCell<State>);
 unsafe impl Sync for Shared {}
 
 static STATE: Shared = Shared(UnsafeCell::new(State {
-    answer: Answer::new(),
-    mapped: Mapped::new(),
-    origin: Origin::new(),
-    tiers: Tiers::new(),
+    answer: Answer::empty(),
+    mapped: Mapped::empty(),
+    origin: Origin::empty(),
+    tiers: Tiers::empty(),
     has_library_path: false,
     compared: false,
 }));

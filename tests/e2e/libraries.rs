@@ -65,7 +65,8 @@ fn three_levels_of_search_paths_are_mapped_from_copies_under_their_own_names() {
     assert_eq!(opens, 0);
     let relative = w.program("libraries").args(["load", "./ext/../ext/libplug.so"]).dir(at(&w, ""));
     assert_eq!(compared(&w, &relative).0, 0);
-    assert!(w.counter("hits") > 0 || w.agent().unwrap().tiers[0].files > 0);
+    // They are counted as any open from a copy: plug and three that it needs, by four names.
+    assert!(w.counter("hits") >= 12, "{:?}", w.agent().unwrap().counters);
 }
 
 #[test]
