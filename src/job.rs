@@ -12,6 +12,7 @@
 //! | [`aliases`] | links by which the job will name its files |
 //! | [`follow`] | links below a root that lead out of it |
 //! | [`preflight`] | whether roots can be listed and tiers take files |
+//! | [`libraries`] | whether shared libraries are mapped from their copies |
 //! | [`preload`] | programs that load no preload library |
 //! | [`sanitizer`] | programs that require their own library first |
 //! | [`shim`] | where the preload library is |
@@ -21,6 +22,7 @@ mod aliases;
 pub(crate) mod child;
 pub(crate) mod follow;
 mod found;
+pub(crate) mod libraries;
 mod output;
 pub(crate) mod preflight;
 pub(crate) mod preload;
@@ -34,7 +36,7 @@ use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
-use monarch_core::config::{Config, Follow, Resolved, SiteSettings};
+use monarch_core::config::{Config, Follow, Libraries, Resolved, SiteSettings};
 use monarch_core::shown::ShowPath;
 use service::Service;
 use std::ffi::OsString;
@@ -125,8 +127,8 @@ pub(crate) fn without(why: &str) {
 }
 
 /// Returns what the processes of this command need in their environment.
-pub(crate) fn environment(service: &Service, command: &[OsString]) -> service::Variables {
-    service.environment().into_iter().chain(sanitizer::environment(command)).collect()
+pub(crate) fn environment(service: &Service, libraries: Libraries, command: &[OsString]) -> service::Variables {
+    service.environment(libraries, command).into_iter().chain(sanitizer::environment(command)).collect()
 }
 
 /// The end of a job.

@@ -59,23 +59,26 @@ impl Shell {
 
     /// Returns lines that undo what `monarch env` has set. Other preloaded libraries stay.
     pub(crate) fn unset(self) -> Vec<u8> {
-        let others: Vec<Vec<u8>> = std::env::var_os("LD_PRELOAD")
-            .unwrap_or_default()
-            .as_bytes()
-            .split(|&c| c == b':' || c == b' ')
-            .filter(|l| !l.is_empty() && !l.ends_with(crate::job::shim::NAME.as_bytes()))
-            .map(<[u8]>::to_vec)
-            .collect();
-        let rest = OsString::from_vec(others.join(&b':'));
         let mut line = self.forget("MONARCH_CTL");
         line.extend(self.forget("MONARCH_JOB"));
         line.extend(self.forget(monarch_core::agent::foreign_changes::VARIABLE));
-        if rest.is_empty() {
-            line.extend(self.forget("LD_PRELOAD"));
-        } else {
-            line.extend(self.set(&[("LD_PRELOAD", rest)]));
-        }
+        line.extend(self.without("LD_PRELOAD", crate::job::shim::NAME));
+        line.extend(self.without("LD_AUDIT", crate::job::libraries::NAME));
         line
+    }
+
+    /// Returns a line that takes a library out of a variable that lists libraries.
+    fn without(self, variable: &str, library: &str) -> Vec<u8> {
+        let list = std::env::var_os(variable).unwrap_or_default();
+        let others: Vec<&[u8]> = list
+            .as_bytes()
+            .split(|&c| c == b':' || c == b' ')
+            .filter(|l| !l.is_empty() && !l.ends_with(library.as_bytes()))
+            .collect();
+        if others.is_empty() {
+            return self.forget(variable);
+        }
+        self.set(&[(variable, OsString::from_vec(others.join(&b':')))])
     }
 
     /// Returns a line that unsets a variable.

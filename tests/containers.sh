@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{bin,data/a,data/b,other/a,out,tier,image,many}
 chmod 777 "$work/out"
 chmod 1777 "$work/tier"
-cp target/release/monarch target/release/libmonarch_shim.so "$work/bin/"
+cp target/release/monarch target/release/libmonarch_shim.so target/release/libmonarch_audit.so "$work/bin/"
 files=64
 for d in a b; do
   for i in $(seq $((files / 2))); do head -c 20000 /dev/urandom >"$work/data/$d/$i"; done

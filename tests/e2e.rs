@@ -50,6 +50,8 @@ mod headline;
 mod hierarchy;
 #[path = "e2e/kept.rs"]
 mod kept;
+#[path = "e2e/libraries.rs"]
+mod libraries;
 #[path = "e2e/links_out.rs"]
 mod links_out;
 #[path = "e2e/locks.rs"]

@@ -58,7 +58,7 @@ def trial(install, command, config, dir):
     for i in range(100):
         with open(f"{dir}/dataset/{i}.bin", "wb") as f:
             f.write(os.urandom(1000))
-    subprocess.run(["cp", f"{BIN}/monarch", f"{BIN}/libmonarch_shim.so", f"{dir}/image"], check=True)
+    subprocess.run(["cp", f"{BIN}/monarch", f"{BIN}/libmonarch_shim.so", f"{BIN}/libmonarch_audit.so", f"{dir}/image"], check=True)
     with open(f"{dir}/config/monarch.yaml", "w") as f:
         # One pod; what has just been written is copied.
         f.write(config.split("cluster:")[0].replace("400GiB", "1GiB").replace("roots: [/dataset]", "roots: [/dataset]\n  min_file_age: 0s"))

@@ -21,9 +21,11 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The crates: directory and name in paths.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 11] = [
     "monarch-abi",
+    "monarch-guest",
     "monarch-shim",
+    "monarch-audit",
     "monarch-config",
     "monarch-storage",
     "monarch-cluster",

@@ -3,7 +3,7 @@
 #   tests/sanitizers.sh [miri|thread|thread-agent]...      default: all
 #
 #   miri           monarch-abi: views of shared memory, guard, hashes, rings (no bare system calls)
-#   thread         monarch-abi and monarch-shim: their unit tests
+#   thread         monarch-abi, monarch-guest and monarch-shim: their unit tests
 #   thread-agent   monarch-core, monarch-cluster, monarch-storage: their unit tests, and readers against the copier (tests/copying)
 #
 # Needs a nightly toolchain, and `cargo build --release --workspace` for thread-agent. What is not
@@ -49,7 +49,7 @@ thread() {
 for what in "$@"; do
   case $what in
     miri) run_miri ;;
-    thread) thread -p monarch-abi -p monarch-shim --lib ;;
+    thread) thread -p monarch-abi -p monarch-guest -p monarch-shim --lib ;;
     thread-agent) thread -p monarch-core --lib; thread -p monarch-cluster --lib; thread -p monarch-storage --lib --test copying ;;
     *) echo "sanitizers: no $what" >&2; exit 2 ;;
   esac

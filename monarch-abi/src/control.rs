@@ -240,7 +240,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 46, because this is the byte map of that block.
+/// The control block. Fields: 47, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -295,8 +295,8 @@ pub struct Control {
     pub ranges_len: AtomicU32,
     /// Bytes of strings used.
     pub strings_len: AtomicU32,
-    /// Zero.
-    pub reserved1: AtomicU32,
+    /// Not zero: the audit library leaves shared libraries to the PFS.
+    pub libraries_off: AtomicU32,
     /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never
     /// did.
     pub pulse_ms: AtomicU64,
@@ -311,8 +311,10 @@ pub struct Control {
     /// Not zero: the site has switched Monarch off, and programs that start from now on read the
     /// PFS.
     pub site_off: AtomicU32,
+    /// How long the PFS took to answer an open lately, microseconds; 0 when that is not known.
+    pub pfs_latency_us: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 5],
+    pub reserved2: [AtomicU64; 4],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

@@ -8,7 +8,7 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Engine, Follow, LogLevel, Persist, Policy, Spread, Trust,
+    Compression, Consistency, Direct, Discovery, Engine, Follow, Libraries, LogLevel, Persist, Policy, Spread, Trust,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -38,6 +38,11 @@ impl Choice for AbsentRule {
 impl Choice for Follow {
     const WHAT: &'static str = "way to treat links that leave a root";
     const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
+}
+
+impl Choice for Libraries {
+    const WHAT: &'static str = "way to treat shared libraries";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
 impl Choice for Policy {

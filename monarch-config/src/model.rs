@@ -449,6 +449,23 @@ pub struct Run {
     /// for each user. Default `None`.
     #[serde(default)]
     pub accounting: Option<PathBuf>,
+    /// Whether the loader maps shared libraries from their copies. Default [`Libraries::Auto`].
+    #[serde(default)]
+    pub libraries: Libraries,
+}
+
+/// Whether the processes of a job load the audit library, by which the loader maps shared libraries
+/// from their copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Libraries {
+    /// If there are libraries below a root, as far as that is known when the job starts.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
 }
 
 /// Severity of log messages.

@@ -17,7 +17,7 @@ pub(super) use cluster::{RawCluster, RawNodes};
 use super::checks::AbsentRule;
 use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
-use super::model::{Compression, Consistency, Direct, Engine, Follow, LogLevel, Persist, Policy, Trust};
+use super::model::{Compression, Consistency, Direct, Engine, Follow, Libraries, LogLevel, Persist, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable
 /// (`source.io_size` is `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set
@@ -306,4 +306,10 @@ pub(super) struct RawRun {
     /// and bytes that the PFS sent. Absolute; or a directory, in which each user has a file of
     /// their own. Default: none.
     pub(super) accounting: Option<Given<Location>>,
+    /// Whether shared libraries and extension modules below a root are mapped from their copies, by
+    /// an audit library (`LD_AUDIT`) in the processes of the job. `auto`: if the agent knows of
+    /// libraries below a root when the job starts, or the program or a search path (`PATH`,
+    /// `VIRTUAL_ENV`, `CONDA_PREFIX`, `PYTHONPATH`, `LD_LIBRARY_PATH`) leads below one. `on`,
+    /// `off`. Default auto.
+    pub(super) libraries: Option<Given<OneOf<Libraries>>>,
 }

@@ -79,5 +79,6 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.section("run");
     page.set("run.strict", &run.strict.to_string());
     page.set("run.accounting", &run.accounting.as_deref().map_or_else(|| "null".to_owned(), quoted));
+    page.set("run.libraries", &OneOf::show(&run.libraries));
     page.out
 }

@@ -15,8 +15,8 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Follow, Index, Io, Log, LogLevel, Placement, Policy,
-    Prefetch, Run, Source, Trust, Wait,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Follow, Index, Io, Libraries, Log, LogLevel, Placement,
+    Policy, Prefetch, Run, Source, Trust, Wait,
 };
 use super::paths;
 use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
@@ -36,7 +36,9 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
-    let run = Run { strict: strict(cx, raw)?, accounting: accounting(cx, raw)? };
+    let libraries = raw.run.as_ref().and_then(|raw| raw.libraries.as_ref());
+    let libraries = cx.or("run.libraries", libraries, Libraries::Auto)?;
+    let run = Run { strict: strict(cx, raw)?, accounting: accounting(cx, raw)?, libraries };
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;

@@ -182,6 +182,13 @@ impl TieringEngine {
         gauges::read(&self.shared.cx.limits, &self.queue.work, &self.queue.throttle, paused)
     }
 
+    /// Returns how long the PFS took to answer opens lately, in microseconds; 0 when that is not
+    /// known.
+    #[must_use]
+    pub fn open_us(&self) -> u64 {
+        self.queue.throttle.open_us().0
+    }
+
     /// Adds or replaces the segment with this number, and prefetches it if the configuration says
     /// so.
     pub fn add_segment(&self, number: usize, live: &LiveSegment) {

@@ -12,19 +12,10 @@
 //! | [`next`] | finding the next definition of each |
 //! | [`fallback`] | what an older C library lacks |
 //! | [`boot`] | the constructor |
-//! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
-//! | [`absolute`], [`descriptor_path`] | absolute paths; the paths of descriptors |
+//! | [`descriptor_path`] | the paths of descriptors |
 //! | [`descriptor_names`] | paths that are names of open descriptors |
 //! | [`paths`] | from (dirfd, path) to an entry of the index |
-//! | [`process`] | what this process has found out about itself |
-//! | [`cwd`] | whether the working directory matters to any root |
-//! | [`sys`] | bare system calls |
-//! | [`errno`] | the error number of a thread |
-//! | [`once`] | values that are written once |
-//! | [`user`] | reading and writing through pointers of the application |
-//! | [`copy_open`] | where a copy lies, opening it, waiting for it |
 //! | [`serve`] | opens: hit, demand, bypass |
-//! | [`guard`] | checks before use: whether a file has changed, whether its copy is sound |
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
 //! | [`pfs_fd`] | descriptors that have to be the PFS's: locks, ioctl |
@@ -34,52 +25,43 @@
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
 //! | [`gone`] | files that the job removes |
 //! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
-//! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
 //! | [`foreign_changes`] | reports of changes where the control block cannot be opened |
 //! | [`dirs`] | virtual directory streams |
-//! | [`absent`] | names that are not there |
 //! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
+//!
+//! What it shares with the audit library (shared memory, trust, bare system calls) is
+//! [`monarch_guest`], whose modules are used here as if they were this crate's.
 #![cfg_attr(not(test), no_std)]
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 #![allow(clippy::missing_safety_doc, reason = "the contract is that of the C function of the same name")]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
-pub mod absent;
-pub mod absolute;
 pub mod boot;
 pub mod changes;
 pub mod chunks;
-pub mod copy_open;
-pub mod ctx;
-pub mod cwd;
 pub mod descriptor_names;
 pub mod descriptor_path;
 pub mod dirs;
-pub mod errno;
 pub mod fallback;
 pub mod foreign_changes;
 pub mod gone;
-pub mod guard;
 pub mod hints;
 mod hooks;
 pub mod identity;
 pub mod large;
-pub mod mounts;
 pub mod next;
 pub mod noproc;
-pub mod once;
 pub mod paths;
 pub mod pfs_fd;
-pub mod process;
 pub mod serve;
 pub mod shell;
 pub mod small;
 pub mod symbols;
-pub mod sys;
-pub mod user;
 pub mod whole;
+
+use monarch_guest::{absent, absolute, copy_open, ctx, cwd, errno, guard, mounts, process, sys, user};
 
 /// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.
 #[cfg(not(test))]

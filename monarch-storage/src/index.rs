@@ -30,5 +30,5 @@ pub use released::Released;
 pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
 pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
-pub use software::Software;
+pub use software::{Software, is_library};
 pub use verify::{Differences, Paths, verify, verify_sample};

@@ -22,11 +22,12 @@ class Monarch(CargoPackage):
 
     def build(self, spec, prefix):
         cargo = which("cargo", required=True)
-        cargo("build", "--locked", "--profile", "dist", "-p", "monarch", "-p", "monarch-shim")
+        cargo("build", "--locked", "--profile", "dist", "-p", "monarch", "-p", "monarch-shim", "-p", "monarch-audit")
 
     def install(self, spec, prefix):
         mkdirp(prefix.bin, join_path(prefix.lib, "monarch"), prefix.include, join_path(prefix.share, "man", "man1"))
         install("target/dist/monarch", prefix.bin)
         install("target/dist/libmonarch_shim.so", join_path(prefix.lib, "monarch"))
+        install("target/dist/libmonarch_audit.so", join_path(prefix.lib, "monarch"))
         install("include/monarch.h", prefix.include)
         Executable(join_path(prefix.bin, "monarch"))("man", join_path(prefix.share, "man", "man1"))

@@ -106,6 +106,10 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
     if let Some(copy) = &e.copy {
         let _ = writeln!(out, "  copy     {}", copy.shown());
     }
+    if let Some(maps_copy) = e.library {
+        let what = if maps_copy { "the copy, in processes with the audit library" } else { "the file on the PFS" };
+        let _ = writeln!(out, "  loader   maps {what}");
+    }
     if e.verdict == Verdict::Outside {
         for root in all.iter().flat_map(Reader::roots) {
             let _ = writeln!(out, "  a root   {}", root.shown());

@@ -9,7 +9,7 @@
 use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::EX_NO;
 use crate::job::service::Service;
-use crate::job::{preflight, service, shim, spawn};
+use crate::job::{libraries, preflight, service, shim, spawn};
 use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::{Context, Result};
@@ -20,6 +20,7 @@ use monarch_core::config::{Config, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -49,7 +50,15 @@ pub(crate) struct HoldArgs {
 
 /// The first line of the background process: where the job's processes find the agent, or why the
 /// job is not served.
-type Started = Result<Attached, String>;
+type Started = Result<Held, String>;
+
+/// What the shell needs to know of the job.
+#[derive(Debug, Serialize, Deserialize)]
+struct Held {
+    attached: Attached,
+    /// Whether the agent knows of shared libraries below a root.
+    libraries: bool,
+}
 
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     if args.stay {
@@ -75,8 +84,10 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     job::follow_links(&mut config, false);
     let started = checked.and_then(|()| start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))));
     match started {
-        Ok(attached) => {
-            let set = args.shell.set(&service::environment(&shim::find()?, &attached));
+        Ok(Held { attached, libraries }) => {
+            let shim = shim::find()?;
+            let audit = libraries::audit(config.run.libraries, (&config.dataset, libraries), &[], &shim);
+            let set = args.shell.set(&service::environment(&shim, audit.as_deref(), &attached));
             say::out_bytes(&[set, args.shell.forget(secret::VARIABLE)].concat())?;
             Ok(ExitCode::SUCCESS)
         }
@@ -131,7 +142,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    tell(&Ok(service.attached().clone()))?;
+    tell(&Ok(Held { attached: service.attached().clone(), libraries: service.knows_libraries() }))?;
     while is_alive(&process) && !crate::job::child::is_told_to_end() {
         service.keep_alive();
     }

@@ -11,7 +11,7 @@ use crate::job::{preflight, preload};
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;
-use monarch_core::config::Resolved;
+use monarch_core::config::{Resolved, Run};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,16 +41,15 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
-    let (mut service, mut accounting) = (None, None);
+    let (mut service, mut settings) = (None, Run::default());
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&args.config, &args.command, args.quiet) {
             Ok(Resolved { mut config, forbidden, .. }) => {
                 // (The agent, which other jobs may share, is not concerned.)
-                let run = std::mem::take(&mut config.run);
-                let strict = run.strict || args.strict;
+                settings = std::mem::take(&mut config.run);
+                let strict = settings.strict || args.strict;
                 let strict_by = strict_by(args);
-                accounting = run.accounting;
                 if strict {
                     let failed = preflight::check(&config).map_err(|e| say::chain(&e));
                     let refused = forbidden.into_iter().next().or(failed.err());
@@ -80,7 +79,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     if let (Some(_), Some(path)) = (&service, &args.report) {
         job::check_report(path);
     }
-    let env = service.as_ref().map_or_else(Vec::new, |s| job::environment(s, &args.command));
+    let env = service.as_ref().map_or_else(Vec::new, |s| job::environment(s, settings.libraries, &args.command));
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {
         Ok(c) => c,
@@ -95,7 +94,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         s.hurry();
         s.end_trace(args.quiet);
         let (report, command) = (args.report.as_deref(), &args.command[..]);
-        let (took, accounting) = (started.elapsed(), accounting.as_deref());
+        let (took, accounting) = (started.elapsed(), settings.accounting.as_deref());
         job::conclude(s, &job::Ending { report, quiet: args.quiet, took, command, accounting, wait: false });
     }
     Ok(child::end_like(end))

@@ -1,13 +1,13 @@
 //! The agent as a job sees it: attaches to it, watches it, and starts it again when it dies.
 
-use crate::job::{output, shim, spawn};
+use crate::job::{libraries, output, shim, spawn};
 use crate::say;
 use anyhow::Result;
 use monarch_core::agent::client::{self, Attached, Client, ClientError, Joining};
 use monarch_core::agent::foreign_changes;
 use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::agent::runtime_dir;
-use monarch_core::config::Config;
+use monarch_core::config::{Config, Libraries};
 use monarch_core::shown::ShowPath;
 use rustix::net::RecvFlags;
 use std::ffi::OsString;
@@ -55,29 +55,38 @@ pub(crate) struct Service {
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
 /// Returns the variables that the processes of a job need: the preload library, behind libraries
-/// that are preloaded already, the path of the control block, where in it they count, and the path
-/// of the socket for other users.
-pub(crate) fn environment(shim: &Path, attached: &Attached) -> Variables {
-    let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let shim = shim.as_os_str();
-    let there = preload.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == shim.as_bytes());
-    if !there {
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(shim);
-    }
+/// that are preloaded already; where it is of use the audit library, before others (which then see
+/// the names that it gives libraries); the path of the control block, where in it they count, and
+/// the path of the socket for other users.
+pub(crate) fn environment(shim: &Path, audit: Option<&Path>, attached: &Attached) -> Variables {
     let control = &attached.control;
     let mut all = vec![
-        ("LD_PRELOAD", preload),
+        ("LD_PRELOAD", among_others("LD_PRELOAD", shim, true)),
         ("MONARCH_CTL", control.as_os_str().to_owned()),
         ("MONARCH_JOB", attached.counter_group.to_string().into()),
     ];
+    all.extend(audit.map(|audit| ("LD_AUDIT", among_others("LD_AUDIT", audit, false))));
     // Processes of other users report their changes through this socket.
     all.extend(
         foreign_changes::socket_of_control(control).map(|socket| (foreign_changes::VARIABLE, socket.into_os_string())),
     );
     all
+}
+
+/// Returns the value of a variable that lists libraries, with this one at its end or its begin.
+fn among_others(variable: &str, library: &Path, end: bool) -> OsString {
+    let list = std::env::var_os(variable).unwrap_or_default();
+    let library = library.as_os_str();
+    if list.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == library.as_bytes()) {
+        return list;
+    }
+    if list.is_empty() {
+        return library.to_owned();
+    }
+    let (mut first, second) = if end { (list, library.to_owned()) } else { (library.to_owned(), list) };
+    first.push(":");
+    first.push(second);
+    first
 }
 
 /// The state of the agent's end of the connection.
@@ -148,8 +157,15 @@ impl Service {
     }
 
     /// Returns the variables that the job's processes need.
-    pub(crate) fn environment(&self) -> Variables {
-        environment(&self.shim, &self.attached)
+    pub(crate) fn environment(&self, choice: Libraries, command: &[OsString]) -> Variables {
+        let known = (&self.config.dataset, self.knows_libraries());
+        let audit = libraries::audit(choice, known, command, &self.shim);
+        environment(&self.shim, audit.as_deref(), &self.attached)
+    }
+
+    /// Whether the agent knew of shared libraries below a root when the job started.
+    pub(crate) fn knows_libraries(&self) -> bool {
+        self.before.roots.iter().any(|root| root.libraries > 0)
     }
 
     /// Returns where the job's processes find the agent.

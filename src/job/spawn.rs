@@ -65,6 +65,7 @@ pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     command
         .env_remove("LD_PRELOAD")
+        .env_remove("LD_AUDIT")
         .env_remove("MONARCH_CTL")
         .env_remove("MONARCH_JOB")
         .env_remove(monarch_core::agent::foreign_changes::VARIABLE)

@@ -1,6 +1,6 @@
 //! The contents of the shim's file: what a library in foreign processes must not have.
 
-use crate::tools::{command_line, hooks, libc, output, shim, symbols};
+use crate::tools::{audit, command_line, hooks, libc, output, shim, symbols};
 use std::collections::BTreeSet;
 
 #[test]
@@ -24,6 +24,24 @@ fn the_shim_exports_its_hooks_and_nothing_else() {
     let extra: Vec<_> = exported.difference(&hooks).collect();
     assert!(missing.is_empty(), "in the table of symbols, not exported: {missing:?}");
     assert!(extra.is_empty(), "exported, not in the table of symbols: {extra:?}");
+}
+
+#[test]
+fn the_audit_library_exports_what_the_loader_asks_for_and_needs_nothing() {
+    let all = symbols(&audit());
+    let exported: BTreeSet<&str> =
+        all.iter().filter(|s| !matches!(s.kind, 'U' | 'w' | 'v')).map(|s| s.name.as_str()).collect();
+    // No la_symbind and no la_pltenter: they would make each call slower.
+    assert_eq!(exported, BTreeSet::from(["la_objclose", "la_objopen", "la_objsearch", "la_version"]));
+    // Also no panic: its handler calls a function that does not exist.
+    let needed: Vec<&str> = all.iter().filter(|s| matches!(s.kind, 'U' | 'w' | 'v')).map(|s| s.name.as_str()).collect();
+    assert!(needed.is_empty(), "{needed:?}");
+    let dynamic = output("readelf", &["-dW"], &audit());
+    for word in ["(NEEDED)", "(RPATH)", "(RUNPATH)", "TEXTREL"] {
+        assert!(!dynamic.contains(word), "{dynamic}");
+    }
+    let segments = output("readelf", &["-lW"], &audit());
+    assert!(!segments.lines().any(|l| l.trim_start().starts_with("TLS ")), "{segments}");
 }
 
 #[test]

@@ -14,6 +14,11 @@ pub(crate) fn shim() -> PathBuf {
     built("libmonarch_shim.so")
 }
 
+/// The audit library.
+pub(crate) fn audit() -> PathBuf {
+    built("libmonarch_audit.so")
+}
+
 /// The command line.
 pub(crate) fn command_line() -> PathBuf {
     built("monarch")

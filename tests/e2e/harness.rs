@@ -20,10 +20,10 @@
 //!
 //! Everything lies in one temporary directory on disk and one in `/dev/shm`, and is taken down when
 //! the world is dropped; only what the world started is killed. Variables `MONARCH_*` and
-//! `LD_PRELOAD` of the caller never reach the jobs. Binaries come from `target/release` beside this
-//! test's profile; `MONARCH_E2E_BIN` names another directory. `MONARCH_E2E_SET` has settings for
-//! every world, separated by commas: with `source.chunk_threshold=4KiB,source.chunk_size=4KiB`
-//! nearly all files are large.
+//! `LD_PRELOAD` of the caller never reach the jobs, nor does `LD_AUDIT`. Binaries come from
+//! `target/release` beside this test's profile; `MONARCH_E2E_BIN` names another directory.
+//! `MONARCH_E2E_SET` has settings for every world, separated by commas: with
+//! `source.chunk_threshold=4KiB,source.chunk_size=4KiB` nearly all files are large.
 
 use monarch_core::agent::protocol::Status;
 use slowfs::Slowfs;
@@ -473,7 +473,7 @@ impl World {
     fn command(&self, program: impl AsRef<OsStr>, job: &Job) -> Command {
         let mut c = Command::new(program);
         for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"MONARCH") || name == "LD_PRELOAD" {
+            if name.as_encoded_bytes().starts_with(b"MONARCH") || name == "LD_PRELOAD" || name == "LD_AUDIT" {
                 c.env_remove(name);
             }
         }

@@ -40,7 +40,7 @@ task_prolog() (
     exit 0
   fi
   export MONARCH_KIT_CTL="$MONARCH_CTL"
-  for name in LD_PRELOAD MONARCH_CTL MONARCH_JOB MONARCH_CHANGES MONARCH_KIT_CTL; do
+  for name in LD_PRELOAD LD_AUDIT MONARCH_CTL MONARCH_JOB MONARCH_CHANGES MONARCH_KIT_CTL; do
     value=$(printenv "$name") && echo "export $name=$value"
   done
 )

@@ -198,9 +198,13 @@ pub fn watch_site(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
 /// How often the agent stores a sign of life.
 const PULSE_PERIOD: Duration = Duration::from_millis(250);
 
-/// Stores signs of life of this process until `stop`. A lock is none: its holder may be stopped.
-pub fn pulse(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
+/// Stores signs of life of this process until `stop`, and how quickly the PFS answers. A lock is no
+/// sign of life: its holder may be stopped.
+pub fn pulse(ctl: ControlMap<'static>, tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    let tiering = Arc::downgrade(tiering);
     let beat = move || {
+        let open_us = tiering.upgrade().map_or(0, |tiering| tiering.open_us());
+        ctl.ctl.pfs_latency_us.store(open_us, Ordering::Relaxed);
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let ms = now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000;
         ctl.ctl.pulse_ms.store(ms, Ordering::Relaxed);

@@ -356,6 +356,7 @@ impl Roots {
                     released_bytes: released.bytes,
                     software: software.files,
                     software_bytes: software.bytes,
+                    libraries: software.libraries,
                     near_purge: r.segment.and_then(|n| self.tiering.shared.source_facts.near_purge(n)),
                     engine: live.as_ref().map_or_else(String::new, |l| self.tiering.queue.lanes.engine_of(l)),
                 }

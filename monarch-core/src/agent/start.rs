@@ -183,7 +183,7 @@ fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
 
 /// Starts the threads of an agent: copiers and periodic work.
 pub(super) fn run(parts: &Parts) {
-    super::maintenance::pulse(parts.ctl, parts.stop.clone());
+    super::maintenance::pulse(parts.ctl, &parts.tiering, parts.stop.clone());
     super::maintenance::watch_site(parts.ctl, parts.stop.clone());
     parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
     parts.tiering.run();
@@ -362,5 +362,17 @@ fn publish_tiers(dir: &HeldDir, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::
         }
         ctl.ctl.tiers_len.store(at as u32 + 1, Ordering::Release);
     }
+    let noexec = tiers.iter().filter(|tier| is_noexec(tier)).count();
+    ctl.ctl.libraries_off.store(u32::from(noexec == tiers.len()), Ordering::Relaxed);
     Ok(())
+}
+
+/// Whether the loader cannot map shared libraries from a tier.
+fn is_noexec(tier: &TierDir) -> bool {
+    let flags = rustix::fs::statvfs(&tier.path).map(|v| v.f_flag);
+    let is = flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC));
+    if is {
+        tracing::warn!(tier = tier.name, "the tier is mounted noexec: shared libraries are left to the PFS");
+    }
+    is
 }

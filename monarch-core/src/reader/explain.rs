@@ -3,6 +3,7 @@
 use super::guard::{self, View};
 use super::memory::{Memory, path_of};
 use crate::agent::client;
+use crate::index::is_library;
 use crate::shm::Checks;
 use crate::shown::ShowPath;
 use monarch_abi::absent::Absent;
@@ -20,6 +21,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+/// Whether a file may be mapped for execution where it lies.
+fn can_be_executed(copy: &Path) -> bool {
+    let flags = rustix::fs::statvfs(copy).map(|v| v.f_flag);
+    flags.is_ok_and(|flags| !flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
 /// What is known about a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
@@ -35,6 +42,9 @@ pub struct Explanation {
     /// The consistency of the root, and whether copies are verified at each open; only for a path
     /// in the index.
     pub served: Option<Served>,
+    /// Of a file with the name of a shared library: whether the loader maps its copy in processes
+    /// with the audit library.
+    pub library: Option<bool>,
     /// What an open for reading gets.
     pub verdict: Verdict,
 }
@@ -262,8 +272,8 @@ impl Explainer<'_> {
     /// no answer, and changes nothing.
     pub(super) fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut said =
-            Explanation { path, root: None, file: None, copy: None, served: None, verdict: Verdict::Outside };
+        let (root, file, copy, served, library) = (None, None, None, None, None);
+        let mut said = Explanation { path, root, file, copy, served, library, verdict: Verdict::Outside };
         let spelled = self.memory.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
         let bytes = spelled.as_os_str().as_bytes();
         // The entry of the index is shown also where the root's path leads to another directory in
@@ -278,6 +288,9 @@ impl Explainer<'_> {
                     said.copy = self.memory.copy_path(&found, found.entry.word());
                 }
                 said.verdict = self.verdict(&said.path, &found);
+                let name = said.path.file_name().unwrap_or_default().as_bytes();
+                let maps_copy = || said.verdict == Verdict::Hit && said.copy.as_deref().is_some_and(can_be_executed);
+                said.library = (found.entry.record.is_file() && is_library(name)).then(maps_copy);
             }
             Err(miss) => {
                 said.root = root_of(miss).and_then(|n| self.memory.roots().get(n).cloned());

@@ -156,6 +156,9 @@ pub struct RootStatus {
     /// Their bytes.
     #[serde(default)]
     pub software_bytes: u64,
+    /// How many of them are shared libraries, by their names.
+    #[serde(default)]
+    pub libraries: u64,
     /// Files that the site will soon remove, if `source.purge_age` says when it does.
     #[serde(default)]
     pub near_purge: Option<NearPurge>,

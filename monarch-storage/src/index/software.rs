@@ -28,6 +28,8 @@ pub struct Software {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// How many of them have names of shared libraries.
+    pub libraries: u64,
     /// Their ids, first and behind the last; in order, with gaps between.
     ranges: Vec<(u32, u32)>,
 }
@@ -78,6 +80,7 @@ impl Software {
             self.files += 1;
             // (Sparse files may have up to 2^63 bytes each.)
             self.bytes = self.bytes.saturating_add(r.size);
+            self.libraries += u64::from(index.name(r).is_some_and(is_library));
         }
         match self.ranges.last_mut() {
             Some(last) if last.1 == range.0 => last.1 = range.1,
@@ -103,17 +106,28 @@ fn has_code(index: &Index<'_>, dir: &Dir) -> bool {
     files >= MIN_NAMED && code * 2 >= files
 }
 
-/// Whether a file has a name of code; libraries have a version behind (`libm.so.6`).
-fn is_code(mut name: &[u8]) -> bool {
+/// Whether a file has a name of code.
+fn is_code(name: &[u8]) -> bool {
+    suffix(name).is_some_and(|suffix| SUFFIXES.iter().any(|code| code.eq_ignore_ascii_case(suffix)))
+}
+
+/// Whether a file has the name of a shared library.
+#[must_use]
+pub fn is_library(name: &[u8]) -> bool {
+    suffix(name) == Some(b"so")
+}
+
+/// What follows the last dot of a name; libraries have a version behind (`libm.so.6`).
+fn suffix(mut name: &[u8]) -> Option<&[u8]> {
     while let Some(dot) = name.iter().rposition(|&b| b == b'.').filter(|&dot| dot > 0) {
         let (stem, suffix) = (&name[..dot], &name[dot + 1..]);
         let is_version = !suffix.is_empty() && suffix.iter().all(u8::is_ascii_digit);
         if !is_version {
-            return SUFFIXES.iter().any(|code| code.eq_ignore_ascii_case(suffix));
+            return Some(suffix);
         }
         name = stem;
     }
-    false
+    None
 }
 
 #[cfg(test)]

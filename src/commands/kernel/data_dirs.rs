@@ -28,7 +28,11 @@ impl Python {
     /// It cannot be started, or prints something else.
     pub(super) fn ask(python: &Path) -> Result<Self> {
         let shown = python.shown();
-        let said = Command::new(python).args(["-c", include_str!("ask.py")]).env_remove("LD_PRELOAD").output();
+        let said = Command::new(python)
+            .args(["-c", include_str!("ask.py")])
+            .env_remove("LD_PRELOAD")
+            .env_remove("LD_AUDIT")
+            .output();
         let said = said.with_context(|| format!("cannot run {shown}; --python names another"))?;
         let text = String::from_utf8_lossy(&said.stdout);
         let lines: Vec<&str> = text.lines().collect();

@@ -43,8 +43,10 @@ fn test_page(slot: &AtomicU64, seen: u64, group: u64, bit: u64, address: usize, 
     ok
 }
 
+/// Whether the page of an address can be read, as it is now.
 #[cold]
-fn test_read(address: usize) -> bool {
+#[must_use]
+pub fn is_readable(address: usize) -> bool {
     const MADV_POPULATE_READ: usize = 22;
     let page = address / PAGE * PAGE;
     // Reads the page in and does nothing else. Kernels before 5.14 do not know it.
@@ -80,7 +82,7 @@ fn sigprocmask(how: usize, set: usize, old: usize) -> isize {
 pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
     let start = p as usize;
     // The lowest pages are never mapped; addresses of the kernel have the top bit.
-    if start < PAGE || start >> 63 != 0 || !page_ok(&READABLE, start, test_read) {
+    if start < PAGE || start >> 63 != 0 || !page_ok(&READABLE, start, is_readable) {
         return None;
     }
     let mut len = 0usize;
@@ -97,7 +99,7 @@ pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
             // SAFETY: `len` bytes were just read.
             return Some(unsafe { core::slice::from_raw_parts(p.cast(), len) });
         }
-        if !page_ok(&READABLE, start + len, test_read) {
+        if !page_ok(&READABLE, start + len, is_readable) {
             return None;
         }
     }
@@ -116,7 +118,7 @@ pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
     }
     let mut at = start;
     while at < start + len {
-        if !page_ok(&READABLE, at, test_read) {
+        if !page_ok(&READABLE, at, is_readable) {
             return None;
         }
         at = (at / PAGE + 1) * PAGE;
@@ -182,7 +184,7 @@ pub enum Beginning {
 #[must_use]
 pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
     let start = p as usize;
-    if start < PAGE || start >> 63 != 0 || start % PAGE + stem.len() > PAGE || !page_ok(&READABLE, start, test_read) {
+    if start < PAGE || start >> 63 != 0 || start % PAGE + stem.len() > PAGE || !page_ok(&READABLE, start, is_readable) {
         return Beginning::Unknown;
     }
     let (p, s) = (p.cast::<u8>(), stem.as_ptr());
@@ -220,7 +222,7 @@ pub unsafe fn begins_like_descriptor(p: *const c_char) -> bool {
     // SAFETY: the page was tested.
     start >= PAGE
         && start >> 63 == 0
-        && page_ok(&READABLE, start, test_read)
+        && page_ok(&READABLE, start, is_readable)
         && unsafe { begins_like_descriptor_in_page(p) }
 }
 

@@ -47,15 +47,37 @@ pub fn threads_rights_changed() {
     }
 }
 
+/// Compares again, for a library that no hook tells of changes. Walls are looked for once, when they
+/// have become possible: that costs the PFS a call.
+pub fn compare_again() {
+    static LOOKED: AtomicU32 = AtomicU32::new(0);
+    if BOOTED.load(Ordering::Acquire) == MAPPED
+        // SAFETY: it is mapped, as was just seen.
+        && let Some(map) = unsafe { gate::control() }
+    {
+        if may_have_walls() && LOOKED.swap(1, Ordering::AcqRel) == 0 && has_walls(map) {
+            THREADS_DIFFER.store(1, Ordering::Release);
+        }
+        let same = THREADS_DIFFER.load(Ordering::Acquire) == 0 && may_read_alike(map.ctl);
+        process().gate.store(if same { ON } else { OTHER_RIGHTS }, Ordering::Release);
+    }
+}
+
 /// Whether rules of a security module that are inherited over exec (Landlock) keep this process
-/// from a root. They can be there only if it can gain no privileges, and they count for real opens
-/// only.
+/// from a root.
 fn is_walled(map: &ControlMap<'_>) -> bool {
+    may_have_walls() && has_walls(map)
+}
+
+/// Whether there can be such rules: only if the process can gain no privileges.
+fn may_have_walls() -> bool {
     const PR_GET_NO_NEW_PRIVS: usize = 39;
     // SAFETY: takes no pointer.
-    if unsafe { sys::call(libc::SYS_prctl, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } != 1 {
-        return false;
-    }
+    unsafe { sys::call(libc::SYS_prctl, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) == 1 }
+}
+
+/// Whether there are. They count for real opens only.
+fn has_walls(map: &ControlMap<'_>) -> bool {
     map.roots().iter().any(|root| {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         sys::open_bytes(map.str(&root.path), flags).is_none() && sys::stat_bytes(map.str(&root.path), 0).is_some()
@@ -63,7 +85,7 @@ fn is_walled(map: &ControlMap<'_>) -> bool {
 }
 
 /// Switches reads off. By the constructor.
-pub(crate) fn switch_off() {
+pub fn switch_off() {
     THREADS_DIFFER.store(1, Ordering::Release);
 }
 

@@ -21,9 +21,9 @@ use core::sync::atomic::Ordering;
 use gate::{BOOTED, FOREIGN, MAPPED, ON};
 use monarch_abi::control::{ControlMap, Counter};
 
-pub(crate) mod files;
-pub(crate) mod gate;
-pub(crate) mod rights;
+pub mod files;
+pub mod gate;
+pub mod rights;
 mod segments;
 mod stem;
 mod trust;
@@ -34,7 +34,8 @@ pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::{awaits_index, forked, give_up, knows_large, live, sync};
 pub use stem::{below, enter, enter_or};
 pub use trust::{
-    in_own_namespace, may_have_other_mounts, mounts_changed, place_changed, sees_another_mount, tell_mount_event,
+    compare_again as places_compared, in_own_namespace, may_have_other_mounts, mounts_changed, place_changed,
+    sees_another_mount, tell_mount_event,
 };
 
 /// The shared state, when the gate is open.

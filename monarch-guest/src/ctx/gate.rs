@@ -9,10 +9,12 @@ use monarch_abi::control::{COUNTER_GROUPS, ControlMap};
 
 /// 0 before the constructor, then one of these, for good.
 pub(super) static BOOTED: AtomicU32 = AtomicU32::new(0);
-pub(crate) const WITHOUT: u32 = 1;
-pub(crate) const MAPPED: u32 = 2;
+/// There is no job.
+pub const WITHOUT: u32 = 1;
+/// The control block is mapped.
+pub const MAPPED: u32 = 2;
 /// There is a job, but its control block cannot be opened.
-pub(crate) const FOREIGN: u32 = 3;
+pub const FOREIGN: u32 = 3;
 /// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 before the first
 /// look, or one of these.
 pub(super) const ON: u32 = 2;
@@ -37,14 +39,14 @@ pub(super) unsafe fn control() -> Option<&'static ControlMap<'static>> {
 }
 
 /// By the constructor, before [`set_booted`].
-pub(crate) fn set_control(control: ControlMap<'static>) {
+pub fn set_control(control: ControlMap<'static>) {
     // SAFETY: no thread reads before the gate opens.
     unsafe { (*CONTROL.0.get()).write(control) };
 }
 
 /// By the constructor: the value of `MONARCH_JOB`, the group of the job's counters. Anything else
 /// than a number stands for group 0.
-pub(crate) fn set_counter_group(text: &[u8]) {
+pub fn set_counter_group(text: &[u8]) {
     let digit = |sum: Option<usize>, c: &u8| {
         sum?.checked_mul(10)?.checked_add(usize::from(c.checked_sub(b'0').filter(|d| *d < 10)?))
     };
@@ -53,7 +55,7 @@ pub(crate) fn set_counter_group(text: &[u8]) {
 }
 
 /// By the constructor: [`WITHOUT`], [`MAPPED`] or [`FOREIGN`].
-pub(crate) fn set_booted(state: u32) {
+pub fn set_booted(state: u32) {
     BOOTED.store(state, Ordering::Release);
 }
 

@@ -10,7 +10,7 @@ use monarch_abi::demand::Life;
 use monarch_abi::mem::{Map, PathBuffer};
 
 /// Longest path of a runtime directory.
-pub(crate) const MAX_DIR: usize = 511;
+pub const MAX_DIR: usize = 511;
 /// Directory of the runtime files and its length.
 static DIR: Once<[u8; MAX_DIR]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
@@ -18,7 +18,7 @@ static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before
 /// the gate opens.
-pub(crate) fn set_dir(dir: &[u8]) {
+pub fn set_dir(dir: &[u8]) {
     let len = dir.len().min(MAX_DIR);
     // SAFETY: it fits; no thread reads yet.
     unsafe { core::ptr::copy_nonoverlapping(dir.as_ptr(), (*DIR.0.get()).as_mut_ptr().cast(), len) };
@@ -26,7 +26,7 @@ pub(crate) fn set_dir(dir: &[u8]) {
 }
 
 /// Maps all of a file that belongs to this user.
-pub(crate) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
+pub fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
     let access = if writable { libc::O_RDWR } else { libc::O_RDONLY };
     let fd = sys::open_bytes(path, access | libc::O_CLOEXEC | libc::O_NOFOLLOW)?;
     let st = sys::fstat(fd.0)?;

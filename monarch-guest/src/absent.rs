@@ -26,13 +26,20 @@ use monarch_abi::word::State;
 pub fn fails(ctx: &Ctx, dirfd: c_int, path: &[u8], miss: Miss) -> bool {
     let Miss::Absent(absent) = miss else { return false };
     let saved = errno::errno();
-    let known = is_not_there(ctx, dirfd, path, &absent).unwrap_or(false);
+    let known = is_known(ctx, dirfd, path, &miss);
     let why = if absent.below_file { libc::ENOTDIR } else { libc::ENOENT };
     errno::set_errno(if known { why } else { saved });
     if known {
         ctx.count(Counter::AbsentHits, 1);
     }
     known
+}
+
+/// Whether it is known, for questions that are no calls.
+#[must_use]
+pub fn is_known(ctx: &Ctx, dirfd: c_int, path: &[u8], miss: &Miss) -> bool {
+    let Miss::Absent(absent) = miss else { return false };
+    is_not_there(ctx, dirfd, path, absent).unwrap_or(false)
 }
 
 fn is_not_there(ctx: &Ctx, dirfd: c_int, path: &[u8], absent: &Absent) -> Option<bool> {

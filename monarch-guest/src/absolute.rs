@@ -6,7 +6,7 @@ use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::Found;
 
 /// A path made absolute.
-pub struct Absolute(pub(crate) PathBuffer);
+pub struct Absolute(pub PathBuffer);
 
 impl Absolute {
     /// Its bytes.
@@ -33,7 +33,7 @@ impl Absolute {
     }
 
     /// Another component, or several.
-    pub(crate) fn append(&mut self, path: &[u8]) -> Option<()> {
+    pub fn append(&mut self, path: &[u8]) -> Option<()> {
         if self.get() != b"/" {
             self.0.append(b"/")?;
         }

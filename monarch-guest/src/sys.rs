@@ -261,6 +261,12 @@ pub fn map(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Option<*mut u8> 
     (!(-4095..0).contains(&p)).then_some(p as *mut u8)
 }
 
+/// munmap(2) of a mapping of [`map`].
+pub fn unmap(p: *mut u8, len: usize) {
+    // SAFETY: memory of this library, which it uses no more.
+    unsafe { call(libc::SYS_munmap, [p as usize, len, 0, 0, 0, 0]) };
+}
+
 /// madvise(2); whether it worked.
 pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
     // SAFETY: advice that frees nothing, on memory of the shim.

@@ -7,7 +7,7 @@
 
 use crate::process::process;
 use crate::sys;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::control::ControlMap;
 use monarch_abi::mem::PathBuffer;
 
@@ -37,6 +37,20 @@ pub fn place_changed() {
 /// After mount, umount: ask again, and do not rely on the namespace.
 pub fn mounts_changed() {
     ask_again(OTHERS);
+}
+
+/// Asks again if the process has another mount namespace or another `/` than at the last such
+/// question: for a library that no hook tells of changes.
+pub fn compare_again() {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let place = |path: &core::ffi::CStr| sys::stat_at(libc::AT_FDCWD, path, 0).map(|st| (st.st_dev, st.st_ino));
+    let (namespace, slash) = (place(c"/proc/thread-self/ns/mnt"), place(c"/"));
+    let mix =
+        |hash: u64, (dev, ino): (u64, u64)| (hash ^ dev).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.rotate_left(17);
+    let now = [namespace, slash].into_iter().fold(1, |hash, place| mix(hash, place.unwrap_or((0, 0)))) | 1;
+    if SEEN.swap(now, Ordering::AcqRel) != now {
+        ask_again(0);
+    }
 }
 
 fn ask_again(namespace: u32) {

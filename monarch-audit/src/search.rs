@@ -1,0 +1,190 @@
+//! Names and candidates: what is answered.
+//!
+//! | question | answer |
+//! |---|---|
+//! | a name with a slash (extensions, ctypes) | the copy, whose path the loader takes for the library's; put right once it is mapped |
+//! | a name without one (`DT_NEEDED`) | the same, if the search path of the library that needs it shows where it is |
+//! | a candidate of such a search | the copy, or no file where it is known that there is none |
+
+use crate::library::{Library, find, version_of};
+use crate::link_map::{LinkMap, SearchPath};
+use crate::origin::directory;
+use crate::state::State;
+use core::ffi::{CStr, c_char, c_uint};
+use core::mem::MaybeUninit;
+use monarch_abi::PATH_MAX;
+use monarch_abi::control::{ControlMap, Start};
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::{cwd, sys};
+
+/// `LA_SER_ORIG`: the name as the program or the library has it.
+const ORIG: c_uint = 1;
+/// Directories in which the loader looks for variants before it looks beside them.
+const VARIANTS: [&[u8]; 6] = [b"glibc-hwcaps", b"tls", b"haswell", b"avx512_1", b"x86_64", b"aarch64"];
+
+/// What is answered to a question of the loader; `None`: the name as it is.
+///
+/// # Safety
+/// `name` and `loader` are the loader's, and its lock is held.
+pub unsafe fn search(
+    state: &mut State,
+    name: *const c_char,
+    loader: *const LinkMap,
+    flag: c_uint,
+) -> Option<*const c_char> {
+    state.answer.settle();
+    // SAFETY: by contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    if flag != ORIG {
+        return candidate(state, name);
+    }
+    state.begin();
+    if name.to_bytes().contains(&b'/') {
+        return named(state, name.to_bytes());
+    }
+    // SAFETY: by contract.
+    unsafe { needed(state, name.to_bytes(), loader.as_ref()?) }
+}
+
+/// A library was mapped.
+///
+/// # Safety
+/// `map` is the loader's, and its lock is held.
+pub unsafe fn opened(state: &mut State, map: *mut LinkMap) {
+    if map.is_null() {
+        return;
+    }
+    // SAFETY: by contract.
+    let copy = unsafe { state.answer.opened(map, &state.origin) };
+    state.answer.settle();
+    // SAFETY: by contract.
+    let name = unsafe { (*map).name() };
+    if name.first() != Some(&b'/') {
+        return;
+    }
+    // SAFETY: by contract.
+    unsafe { state.origin.learn(map, name) };
+    let version = copy.or_else(|| version_of(&near(state, name)?, name));
+    if let Some(version) = version {
+        state.mapped.opened(map.addr(), version, copy.is_some());
+    }
+}
+
+/// The shared memory, if a path may lead below a root, and this process may be answered.
+fn near(state: &mut State, path: &[u8]) -> Option<Ctx> {
+    is_near(ctx::mapped()?.map, path).then_some(())?;
+    state.ctx()
+}
+
+fn is_near(map: &ControlMap<'_>, path: &[u8]) -> bool {
+    path.first() == Some(&b'/') && !matches!(map.match_root(path), Start::Outside)
+}
+
+/// The loader is about to open a candidate.
+fn candidate(state: &mut State, path: &CStr) -> Option<*const c_char> {
+    let ctx = near(state, path.to_bytes())?;
+    match find(state, &ctx, path, true) {
+        Library::Copy(copy) => state.answer.candidate(path.to_bytes(), copy),
+        Library::Absent => Some(c"".as_ptr()),
+        Library::Pfs => None,
+    }
+}
+
+/// The loader is about to open a name as it is.
+fn named(state: &mut State, name: &[u8]) -> Option<*const c_char> {
+    if !state.origin.is_known() || name.contains(&b'$') {
+        return None;
+    }
+    let mut path = whole(name)?;
+    let path = path.c_str()?;
+    let ctx = near(state, path.to_bytes())?;
+    match find(state, &ctx, path, true) {
+        Library::Copy(copy) => state.answer.named(name, path.to_bytes(), copy),
+        Library::Pfs | Library::Absent => None,
+    }
+}
+
+/// A name, made absolute.
+fn whole(name: &[u8]) -> Option<Absolute> {
+    let mut here = PathBuffer::front();
+    if name.first() == Some(&b'/') {
+        here.append(name)?;
+        return Some(Absolute(here));
+    }
+    let map = ctx::mapped()?.map;
+    // SAFETY: `get` writes as many bytes as it says.
+    unsafe { here.fill(|out| cwd::get(map, out))? };
+    Absolute::join(here.get(), name)
+}
+
+/// A library needs another one, or a program opens one by its name alone: it is looked for in the
+/// search path of the library that asks, as long as all that comes before is known not to exist.
+///
+/// # Safety
+/// `loader` is the loader's, and its lock is held.
+unsafe fn needed(state: &mut State, name: &[u8], loader: &LinkMap) -> Option<*const c_char> {
+    if !state.origin.is_known() || name.is_empty() {
+        return None;
+    }
+    // SAFETY: by contract.
+    let places = match unsafe { loader.search_path()? } {
+        SearchPath::Runpath(_) if state.has_library_path => return None,
+        SearchPath::Runpath(places) | SearchPath::Rpath(places) => places,
+    };
+    // SAFETY: by contract.
+    let loader_name = unsafe { loader.name() };
+    for place in places.split(|&c| c == b':') {
+        let mut path = expanded(place, loader_name)?;
+        let len = path.get().len();
+        let ctx = near(state, path.get())?;
+        for variant in VARIANTS {
+            path.append(variant)?;
+            if !matches!(find(state, &ctx, path.c_str()?, false), Library::Absent) {
+                return None;
+            }
+            path.0.truncate(len);
+        }
+        path.append(name)?;
+        let path = path.c_str()?;
+        match find(state, &ctx, path, false) {
+            Library::Absent => {}
+            // The loader would not learn that the library has this name, too.
+            Library::Copy(copy) if copy.is_mapped => return None,
+            Library::Copy(copy) => return state.answer.named(path.to_bytes(), path.to_bytes(), copy),
+            Library::Pfs => return None,
+        }
+    }
+    None
+}
+
+/// A directory of a search path, in which `$ORIGIN` is replaced. `None` where it is not absolute, or
+/// has other names in it.
+fn expanded(place: &[u8], loader: &[u8]) -> Option<Absolute> {
+    let mut path = PathBuffer::front();
+    let rest = place.strip_prefix(b"$ORIGIN").or_else(|| place.strip_prefix(b"${ORIGIN}"));
+    match rest {
+        Some(_) if loader.is_empty() => {
+            let mut out = MaybeUninit::<[u8; PATH_MAX]>::uninit();
+            let len = sys::readlink(c"/proc/self/exe", &mut out)?.min(PATH_MAX);
+            // SAFETY: so many bytes were written.
+            path.append(directory(unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) }))?;
+        }
+        Some(_) => path.append(directory(loader))?,
+        None => {}
+    }
+    let rest = rest.unwrap_or(place);
+    if rest.contains(&b'$') || (path.get().is_empty() && rest.first() != Some(&b'/')) {
+        return None;
+    }
+    if path.get().first().is_some_and(|c| *c != b'/')
+        || (!path.get().is_empty() && !matches!(rest.first(), None | Some(b'/')))
+    {
+        return None;
+    }
+    path.append(rest)?;
+    let len = path.get().iter().rposition(|&c| c != b'/')? + 1;
+    path.truncate(len);
+    Some(Absolute(path))
+}
