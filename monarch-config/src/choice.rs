@@ -7,7 +7,8 @@ use schemars::{Schema, json_schema};
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Engine, Follow, LogLevel, Persist, Policy, Spread, Trust,
+    Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, LogLevel, Persist, Policy, Spread, Trust,
+    WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -26,6 +27,16 @@ impl Choice for Consistency {
     const WHAT: &'static str = "consistency";
     const WORDS: &'static [(&'static str, Self)] =
         &[("immutable", Self::Immutable), ("close-to-open", Self::CloseToOpen)];
+}
+
+impl Choice for Extent {
+    const WHAT: &'static str = "extent of prefetching";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("all", Self::All)];
+}
+
+impl Choice for WorkingSets {
+    const WHAT: &'static str = "way to treat working sets";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
 }
 
 impl Choice for Follow {

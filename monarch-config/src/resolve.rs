@@ -14,11 +14,11 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Follow, Index, Io, Log, LogLevel, Placement, Policy,
-    Prefetch, Run, Source, Trust, Wait,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Log, LogLevel, Placement,
+    Policy, Prefetch, Run, Source, Trust, Wait, WorkingSets,
 };
 use super::paths;
-use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
+use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawPrefetch, RawSource, RawWait};
 use super::units::{HOUR, KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
@@ -33,7 +33,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     let wait = wait(cx, raw.wait.as_ref().unwrap_or(&RawWait::default()))?;
     let placement =
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
-    let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
+    let prefetch = prefetch(cx, raw.prefetch.as_ref().unwrap_or(&RawPrefetch::default()))?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
     let run = Run { strict: strict(cx, raw)?, accounting: accounting(cx, raw)? };
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
@@ -48,7 +48,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         io,
         tiers,
         placement: Placement { policy: placement },
-        prefetch: Prefetch { enabled: prefetch },
+        prefetch,
         index,
         wait,
         metrics,
@@ -56,6 +56,14 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cluster,
         log: Log { level },
         run,
+    })
+}
+
+fn prefetch(cx: &Context<'_>, raw: &RawPrefetch) -> Result<Prefetch, ConfigError> {
+    Ok(Prefetch {
+        enabled: cx.or("prefetch.enabled", raw.enabled.as_ref(), true)?,
+        ahead: cx.or("prefetch.ahead", raw.ahead.as_ref(), Extent::default())?,
+        working_set: cx.or("prefetch.working_set", raw.working_set.as_ref(), WorkingSets::default())?,
     })
 }
 
