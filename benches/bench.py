@@ -119,7 +119,7 @@ def with_world(n, size, fn, extra=()):
     tier = tempfile.mkdtemp(prefix="monarch-bench-", dir="/dev/shm")
     try:
         paths = make_files(f"{tmp}/data", n, size)
-        with World(f"{tmp}/data", f"{tier}:{max(64, n * (size + 8192) * 2 >> 20)}MiB", f"{tmp}/rt", extra=extra) as w:
+        with World(f"{tmp}/data", f"{tier}:{max(64, n * (size + 8192) * 2 >> 20)}MiB", f"{tmp}/rt", extra=("--set", "prefetch.ahead=all", *extra)) as w:
             w.wait_resident()
             fn(w, tmp, paths)
     finally:
@@ -232,7 +232,7 @@ def list_():
     tier = tempfile.mkdtemp(prefix="monarch-bench-", dir="/dev/shm")
     try:
         make_files(f"{tmp}/data", 10_000, 1, per_dir=10_000)
-        with World(f"{tmp}/data", f"{tier}:256MiB", f"{tmp}/rt") as w:
+        with World(f"{tmp}/data", f"{tier}:256MiB", f"{tmp}/rt", extra=("--set", "prefetch.ahead=all")) as w:
             w.wait_resident()
             args = ["list", f"{tmp}/data/d00000", "20"]
             a, b = compare(args, args, w.env)

@@ -7,10 +7,12 @@
 The environment lies behind slowfs: 2 ms a metadata call, 1 ms a data call, 500 MB/s, attributes
 believed for 1 s, the kernel keeps pages. Each measurement has a mount of its own, so that nothing is
 cached. `direct` is the import itself; `monarch` is the same below `monarch run` with an empty tier
-in memory, the scan of the root included. `same mount` is a second import, by a process of its own,
-on the mount of the first. Medians over the turns; ratios are those of a turn to its own `direct`.
+in memory, the scan of the root included; `working set` the same again on another mount, after the
+copies were lost and with the working set of the jobs before. `same mount` is a second import, by a
+process of its own, on the mount of the first. Medians over the turns; ratios are those of a turn to
+its own `direct`.
 """
-import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, glob, json, os, shutil, statistics, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from bench import BIN
@@ -52,14 +54,17 @@ def timed(mount, command, env):
 def turn(venv, code, work):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MONARCH_")} | {"PYTHONDONTWRITEBYTECODE": "1", "MONARCH_RUNTIME_DIR": f"{work}/run"}
     out = {}
-    for mode in ("direct", "monarch"):
+    for mode in ("direct", "monarch", "working set"):
         with Mount(venv, f"{work}/venv") as mount:
             python = [f"{mount.at}/bin/python", "-c", code]
-            ours = [f"{BIN}/monarch", "run", "--quiet", "--root", mount.at, "--tier", f"{work}/tier:8GiB", "--"]
+            ours = [f"{BIN}/monarch", "run", "--quiet", "--root", mount.at, "--tier", f"{work}/tier:8GiB", "--set", "tiers[0].persist=node", "--"]
             command = python if mode == "direct" else [*ours, *python]
             out[mode] = timed(mount, command, env)
             out[f"{mode}, same mount"] = timed(mount, command, env)
-            subprocess.run([f"{BIN}/monarch", "stop", "--purge", "--tier", f"{work}/tier"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stop = [f"{BIN}/monarch", "stop", "--tier", f"{work}/tier"] + ["--purge"] * (mode == "working set")
+            subprocess.run(stop, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for copy in glob.glob(f"{work}/tier/*/copies/*/*"):
+                os.unlink(copy)
     return out
 
 

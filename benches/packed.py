@@ -64,7 +64,7 @@ class Agent:
 
     def __init__(self, root, ram, disk, *sets, packed=True):
         self.tmp, self.run = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp"), tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
-        sets = ["dataset.min_file_age=0s", f"runtime_dir={self.run}", *sets]
+        sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", f"runtime_dir={self.run}", *sets]
         tiers = [f"{self.run}/ram:{ram}", f"{self.tmp}/disk:{disk}"] if packed else [f"{self.tmp}/disk:{disk}"]
         if packed:
             sets += ["tiers[1].compression=lz4", "tiers[1].keep_free=0"]

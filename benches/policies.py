@@ -58,7 +58,7 @@ class World:
         shm = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
         # Space of a file: whole blocks and its name.
         room = (int(share * FILES * ((SIZE + 4095) // 4096 * 4096 + 96)) + (2 << 20)) >> 10
-        sets = ["dataset.min_file_age=0s", f"runtime_dir={shm}", *sets]
+        sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", f"runtime_dir={shm}", *sets]
         out, report = f"{shm}/epochs.json", f"{shm}/report.json"
         command = [MONARCH, "run", "--quiet", "--report", report, "--root", self.root, "--tier", f"{shm}/t:{room}KiB", *agent]
         command += [w for s in sets for w in ("--set", s)] + ["--", python(), f"{HERE}/policies_job.py", self.root, out, *words]

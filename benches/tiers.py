@@ -20,7 +20,7 @@ MONARCH = f"{BIN}/monarch"
 
 def stage(root, extra=()):
     tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
-    sets = ["dataset.min_file_age=0s", f"runtime_dir={tmp}", "tiers[0].persist=node", *extra]
+    sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", f"runtime_dir={tmp}", "tiers[0].persist=node", *extra]
     try:
         return timed([MONARCH, "stage", "--quiet", "--root", root, "--tier", f"{tmp}/t:4GiB", *(w for s in sets for w in ("--set", s))])
     finally:
@@ -70,7 +70,7 @@ def warm(turns):
                     f.write(b"%d %d" % (d, i))
         index = f"{tmp}/set.idx"
         subprocess.run([MONARCH, "index", "build", "-o", index, f"{tmp}/data"], check=True, stdout=subprocess.DEVNULL)
-        sets = ["dataset.min_file_age=0s", "tiers[0].persist=node", f"index.file={index}", "index.trust=frozen"]
+        sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", "tiers[0].persist=node", f"index.file={index}", "index.trust=frozen"]
         words = ["--root", f"{tmp}/data", "--tier", f"{tmp}/t:16GiB", *(w for s in sets for w in ("--set", s))]
         subprocess.run([MONARCH, "stage", "--quiet", *words], env=env, check=True, stdout=subprocess.DEVNULL)
         took, memory = [], []

@@ -91,6 +91,7 @@ enum Command {
         after_help = "Examples:\n  monarch stage --config monarch.yaml                              # everything, before the job\n  \
         monarch stage --config monarch.yaml /scratch/imagenet/train      # a part of it, first\n  \
         monarch stage --tier /local/nvme:400GiB /scratch/imagenet        # the path is the root\n  \
+        monarch stage --working-set --config monarch.yaml                # what the last job opened first\n  \
         monarch stage --dry-run --config monarch.yaml\n\n\
         Use the configuration of the job: it finds the copies in the same tiers. What is there already is not copied again, so \
         that an interrupted stage continues where it stopped. In a tier in memory copies last as long as a job unless it has \

@@ -60,6 +60,8 @@ mod locks;
 mod manners;
 #[path = "e2e/metrics.rs"]
 mod metrics;
+#[path = "e2e/never_slower.rs"]
+mod never_slower;
 #[path = "e2e/packed.rs"]
 mod packed;
 #[path = "e2e/places.rs"]
@@ -104,5 +106,7 @@ mod verify_on_open;
 mod views;
 #[path = "e2e/warm.rs"]
 mod warm;
+#[path = "e2e/working_set.rs"]
+mod working_set;
 #[path = "e2e/writable.rs"]
 mod writable;

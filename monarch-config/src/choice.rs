@@ -8,7 +8,8 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Engine, Follow, Libraries, LogLevel, Persist, Policy, Spread, Trust,
+    Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, Spread,
+    Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -33,6 +34,16 @@ impl Choice for AbsentRule {
     const WHAT: &'static str = "rule for names that the index lacks";
     const WORDS: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("kernel", Self::Kernel), ("checked", Self::Checked), ("index", Self::Index)];
+}
+
+impl Choice for Extent {
+    const WHAT: &'static str = "extent of prefetching";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("all", Self::All)];
+}
+
+impl Choice for WorkingSets {
+    const WHAT: &'static str = "way to treat working sets";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
 }
 
 impl Choice for Follow {

@@ -59,8 +59,9 @@ pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
-    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Engine, Follow, Index, Io, Libraries, Log,
-    LogLevel, Medium, Metrics, Persist, Placement, Policy, Prefetch, Root, Run, Source, Spread, Tier, Trust, Wait,
+    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Engine, Extent, Follow, Index, Io,
+    Libraries, Log, LogLevel, Medium, Metrics, Persist, Placement, Policy, Prefetch, Root, Run, Source, Spread, Tier,
+    Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::left as memory_left;

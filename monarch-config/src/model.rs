@@ -365,8 +365,37 @@ impl Policy {
 /// What is copied before it is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prefetch {
-    /// Whether the data set is copied in the background, up to the tiers' capacity. Default true.
+    /// Whether files are copied in the background, up to the tiers' capacity, before a job opens
+    /// them. Default true.
     pub enabled: bool,
+    /// Which files of a data set. Default: [`Extent::Auto`].
+    #[serde(default)]
+    pub ahead: Extent,
+    /// Whether what a job opens first is kept for the next. Default: [`WorkingSets::Auto`].
+    #[serde(default)]
+    pub working_set: WorkingSets,
+}
+
+/// Which files of a data set are prefetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extent {
+    /// As many as what the job has opened is evidence for; all where the last job opened all.
+    #[default]
+    Auto,
+    /// All, from the start.
+    All,
+}
+
+/// Whether the files that a job opens first are noted for the next job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkingSets {
+    /// They are noted, and fetched first the next time.
+    #[default]
+    Auto,
+    /// They are not.
+    Off,
 }
 
 /// The index of names and attributes.

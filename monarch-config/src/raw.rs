@@ -17,7 +17,9 @@ pub(super) use cluster::{RawCluster, RawNodes};
 use super::checks::AbsentRule;
 use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
-use super::model::{Compression, Consistency, Direct, Engine, Follow, Libraries, LogLevel, Persist, Policy, Trust};
+use super::model::{
+    Compression, Consistency, Direct, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, Trust, WorkingSets,
+};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable
 /// (`source.io_size` is `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set
@@ -236,8 +238,16 @@ pub(super) struct RawPlacement {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawPrefetch {
-    /// Whether the data set is copied in the background, up to the tiers' capacity. Default true.
+    /// Whether files are copied in the background, up to the tiers' capacity, before a job opens
+    /// them. Default true.
     pub(super) enabled: Option<Given<Toggle>>,
+    /// Which files of a data set: `auto` as many as what the job has opened so far is evidence for,
+    /// and all of them where the last job opened all; `all` the whole data set from the start.
+    /// Default auto.
+    pub(super) ahead: Option<Given<OneOf<Extent>>>,
+    /// `auto` keeps the list of files that a job opened in its first minutes, and fetches these
+    /// first for the next job; `off` keeps none. Default auto.
+    pub(super) working_set: Option<Given<OneOf<WorkingSets>>>,
 }
 
 /// The index of names and attributes.

@@ -57,6 +57,8 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("placement.policy", &OneOf::show(&placement.policy));
     page.section("prefetch");
     page.set("prefetch.enabled", &prefetch.enabled.to_string());
+    page.set("prefetch.ahead", &OneOf::show(&prefetch.ahead));
+    page.set("prefetch.working_set", &OneOf::show(&prefetch.working_set));
     page.section("index");
     page.set("index.max_memory", &Size::show(&index.max_memory));
     page.set("index.trust", &OneOf::show(&index.trust));

@@ -15,11 +15,11 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Follow, Index, Io, Libraries, Log, LogLevel, Placement,
-    Policy, Prefetch, Run, Source, Trust, Wait,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Libraries, Log, LogLevel,
+    Placement, Policy, Prefetch, Run, Source, Trust, Wait, WorkingSets,
 };
 use super::paths;
-use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
+use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawPrefetch, RawSource, RawWait};
 use super::units::{HOUR, KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
@@ -34,7 +34,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     let wait = wait(cx, raw.wait.as_ref().unwrap_or(&RawWait::default()))?;
     let placement =
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
-    let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
+    let prefetch = prefetch(cx, raw.prefetch.as_ref().unwrap_or(&RawPrefetch::default()))?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
     let libraries = raw.run.as_ref().and_then(|raw| raw.libraries.as_ref());
     let libraries = cx.or("run.libraries", libraries, Libraries::Auto)?;
@@ -51,7 +51,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         io,
         tiers,
         placement: Placement { policy: placement },
-        prefetch: Prefetch { enabled: prefetch },
+        prefetch,
         index,
         wait,
         metrics,
@@ -59,6 +59,14 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cluster,
         log: Log { level },
         run,
+    })
+}
+
+fn prefetch(cx: &Context<'_>, raw: &RawPrefetch) -> Result<Prefetch, ConfigError> {
+    Ok(Prefetch {
+        enabled: cx.or("prefetch.enabled", raw.enabled.as_ref(), true)?,
+        ahead: cx.or("prefetch.ahead", raw.ahead.as_ref(), Extent::default())?,
+        working_set: cx.or("prefetch.working_set", raw.working_set.as_ref(), WorkingSets::default())?,
     })
 }
 

@@ -59,4 +59,6 @@ pub mod tiering;
 pub use monarch_cluster as cluster;
 pub use monarch_config as config;
 pub use monarch_config::trusted;
-pub use monarch_storage::{engine, held_dir, index, private_dir, sharing, shm, shown, sys, tier, token_bucket, trace};
+pub use monarch_storage::{
+    engine, held_dir, index, private_dir, sharing, shm, shown, sys, tier, token_bucket, trace, working_set,
+};

@@ -48,12 +48,14 @@ use self::core::context::Context;
 use self::core::log_limit::LogLimits;
 use self::core::segments::parts;
 use self::core::shared::Shared;
+use crate::config::Extent;
 use crate::engine::{Engines, Limits};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
 use crate::sync::lock;
 use crate::tier::TierDir;
 use access::Access;
+use access::read_pattern::Prior;
 use compression::Compression;
 use copy::Copying;
 use copy::fetching::Fetching;
@@ -144,7 +146,7 @@ impl TieringEngine {
         let fetches = fetching.fetches.clone();
         let placement = Placement::new(&shared, &policy, &queue, &residency, &access, &compression, fetches);
         let copying = Copying::new(&shared, &policy, &queue, &residency, &compression, &placement, &fetching);
-        let reports = Reports::new(&shared, &policy, &queue, &residency, &compression, &fetching);
+        let reports = Reports::new(&shared, &policy, &queue, &residency, &access, &compression, &fetching);
         let schedule = Schedule::new(&LowerRooms {
             shared: &shared,
             policy: &policy,
@@ -169,9 +171,12 @@ impl TieringEngine {
         self.schedule.workers.run();
     }
 
-    /// Ends the copiers and rings after their current copies.
+    /// Ends the copiers and rings after their current copies, and keeps the working sets of the
+    /// jobs.
     pub fn stop(&self) {
         self.schedule.workers.stop();
+        self.access.tracker.drain_accesses();
+        self.access.working_sets.save_all();
     }
 
     /// The gauges of the engine, for metrics and status.
@@ -198,13 +203,35 @@ impl TieringEngine {
         self.access.tracker.renumber(live.root);
         self.policy.report_extent();
         self.policy.report_residents(number);
-        self.queue.work.lines().begin(number, self.shared.cx.options.prefetch && live.prefetched);
+        let options = &self.shared.cx.options;
+        let prefetched = options.prefetch && live.prefetched;
+        let set = self.access.working_sets.kept(live.segment.index.header.root_id);
+        let by_evidence = options.ahead == Extent::Auto && !set.whole;
+        self.access.evidence.begin(
+            number,
+            live,
+            match prefetched && by_evidence {
+                true if set.is_partial() => Prior::Partial,
+                true => Prior::Unknown,
+                false => Prior::CountOnly,
+            },
+        );
+        self.queue.work.lines().begin(number, prefetched && !by_evidence);
         self.queue.waker.wake_all();
+    }
+
+    /// Notes what the jobs of a new segment open first, and fetches what those before opened first.
+    pub fn begin_working_set(&self, number: usize, live: &LiveSegment) {
+        let set = self.access.working_sets.kept(live.segment.index.header.root_id);
+        self.access.working_sets.begin(number, live, set);
     }
 
     /// Stops serving a segment.
     pub fn remove_segment(&self, number: usize) {
+        self.access.tracker.drain_accesses();
+        self.access.working_sets.end(number);
         self.shared.segments.clear(number);
+        self.access.evidence.forget(number);
         if !self.shared.segments.any_large() {
             lock(&self.fetching.fetch_lines).drop_window();
         }

@@ -7,6 +7,7 @@
 //! | [`tier`] | directories for copies with a hard quota |
 //! | [`engine`] | moving bytes from the PFS into a tier |
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
+//! | [`working_set`] | the files that a job opened first, for the next one |
 //! | [`shm`] | the shared-memory files that the shim maps |
 //! | [`held_dir`], [`private_dir`] | directories held by a descriptor; directories of this user alone |
 //! | [`sharing`] | what the tiering engine and the cluster ask of each other |
@@ -28,3 +29,4 @@ pub mod sys;
 pub mod tier;
 pub mod token_bucket;
 pub mod trace;
+pub mod working_set;

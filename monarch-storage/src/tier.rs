@@ -54,7 +54,7 @@ pub use log_reader::{Logged, read_log};
 pub use lz4_format::PackedFile;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
-pub use notes::{LAST_LOG, MAX_LOG_BYTES, ServedRoot};
+pub use notes::{LAST_LOG, MAX_LOG_BYTES, ServedRoot, working_sets_in};
 pub use packed_copies::{PackedCopies, PackedUsage};
 pub use packed_writer::PackedWriter;
 pub use part::{PartCopies, PartCopy, PartWriter};

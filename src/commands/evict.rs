@@ -10,7 +10,8 @@ use clap::Args;
 use monarch_core::agent::client::{Client, ClientError};
 use monarch_core::agent::protocol::{Range, Request, Tally};
 use monarch_core::agent::runtime_dir;
-use monarch_core::kept::KeptTier;
+use monarch_core::index::root_id;
+use monarch_core::kept::{KeptCopies, KeptTier};
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
 use monarch_core::tier::Lying;
@@ -111,8 +112,22 @@ fn without_agent(args: &EvictArgs) -> Result<ExitCode> {
             dropped.bytes += tier.size_of(copy.name).unwrap_or(0);
         }
     }
+    forget_working_sets(args, &copies)?;
     tell(args, &dropped)?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
+}
+
+/// Removes the working sets of the roots that are named, or all.
+fn forget_working_sets(args: &EvictArgs, copies: &KeptCopies) -> Result<()> {
+    let roots: Vec<u64> = args.paths.iter().filter_map(|p| p.canonicalize().ok()).map(|p| root_id(&p)).collect();
+    for tier in &copies.tiers {
+        let sets = tier.view.working_sets();
+        let left: Vec<_> = sets.iter().filter(|set| !args.all && !roots.contains(&set.root)).cloned().collect();
+        if left.len() < sets.len() {
+            kept::hold(tier)?.keep_working_sets(&left);
+        }
+    }
+    Ok(())
 }
 
 /// Has an agent drop the copies of `paths`, or all copies.

@@ -9,11 +9,14 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::runtime_dir;
+use monarch_core::index::root_id;
 use monarch_core::reader::{Explanation, Reader, ReaderError, Verdict};
 use monarch_core::shown::ShowPath;
+use monarch_core::tier::working_sets_in;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -110,6 +113,9 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
         let what = if maps_copy { "the copy, in processes with the audit library" } else { "the file on the PFS" };
         let _ = writeln!(out, "  loader   maps {what}");
     }
+    if let Some((place, of)) = place_in_working_set(e, reader) {
+        let _ = writeln!(out, "  set      file {place} of {of} in the working set of the last job");
+    }
     if e.verdict == Verdict::Outside {
         for root in all.iter().flat_map(Reader::roots) {
             let _ = writeln!(out, "  a root   {}", root.shown());
@@ -122,6 +128,16 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
         let _ = writeln!(out, "  log      {line}");
     }
     out
+}
+
+/// Returns the place of a file in the working set of the last job of its root, from 1 on, and the
+/// number of files in it.
+fn place_in_working_set(e: &Explanation, reader: &Reader) -> Option<(usize, usize)> {
+    let (root, path) = (root_id(e.root.as_ref()?), e.file.as_ref()?.path.as_os_str().as_bytes());
+    let sets = reader.tiers().iter().flat_map(|tier| working_sets_in(tier)).collect::<Vec<_>>();
+    let files = sets.iter().find(|set| set.root == root)?.files.iter().filter(|f| f.history & 1 == 1);
+    let paths: Vec<&[u8]> = files.map(|f| &f.path[..]).collect();
+    Some((paths.iter().position(|p| *p == path)? + 1, paths.len()))
 }
 
 fn shown(path: &Path) -> String {

@@ -13,12 +13,17 @@ use anyhow::{Result, bail};
 use clap::Args;
 use monarch_core::agent::protocol::{Ahead, Census, Range, Reply, Request, Tally};
 use monarch_core::config::{Config, Persist, Tier};
+use monarch_core::index::root_id;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
+use monarch_core::tier::working_sets_in;
+use monarch_core::working_set::WorkingSet;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,6 +39,9 @@ pub(crate) struct StageArgs {
     /// Where no root is configured, these are the roots
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Only the files that the last job of each root opened in its first minutes
+    #[arg(long)]
+    working_set: bool,
     /// Copy nothing; say what would be copied and how much of it there is room for
     #[arg(long)]
     dry_run: bool,
@@ -72,18 +80,24 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
     job::follow_links(&mut config, args.quiet);
-    if args.dry_run {
+    if args.dry_run || args.working_set {
         config.prefetch.enabled = false;
     }
     let start = Instant::now();
     let service = Service::start(config.clone())?;
-    let mut stage = Stage { service, config, ranges: Vec::new(), start, end_signal: EndSignal::watch() };
+    let end_signal = EndSignal::watch();
+    let mut stage = Stage { service, config, ranges: Vec::new(), working_set: args.working_set, start, end_signal };
     if let Some(unknown) = stage.find(&paths, args.quiet)? {
         say::err(format_args!(
             "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
             unknown.shown()
         ));
         return Ok(ExitCode::from(EX_USAGE));
+    }
+    if args.working_set && stage.ranges.is_empty() {
+        say::err(format_args!("monarch: no job has left a working set of this root on this node; nothing is staged\n"));
+        stage.service.leave(false);
+        return Ok(ExitCode::from(EX_NO));
     }
     let code = if args.dry_run { stage.plan(args)? } else { stage.copy(args, &paths)? };
     let signal = stage.end_signal.received();
@@ -111,6 +125,8 @@ struct Stage {
     service: Service,
     config: Config,
     ranges: Vec<Range>,
+    /// Whether only the working sets of the roots are staged.
+    working_set: bool,
     start: Instant,
     end_signal: EndSignal,
 }
@@ -139,12 +155,29 @@ impl Stage {
         let wanted = if paths.is_empty() { &roots[..] } else { paths };
         self.ranges.clear();
         for path in wanted {
+            if self.working_set {
+                if !self.ranges_of_set(&reader, path) {
+                    return Ok(Some(path.clone()));
+                }
+                continue;
+            }
             match reader.range(path) {
                 Ok(range) => self.ranges.push(range),
                 Err(_) => return Ok(Some(path.clone())),
             }
         }
         Ok(None)
+    }
+
+    /// Adds the files of the working set of a root. Returns whether `path` is a root.
+    fn ranges_of_set(&mut self, reader: &Reader, path: &Path) -> bool {
+        let Some(root) = path.canonicalize().ok().filter(|real| reader.roots().contains(real)) else { return false };
+        let sets: Vec<WorkingSet> = reader.tiers().iter().flat_map(|tier| working_sets_in(tier)).collect();
+        let set = sets.into_iter().find(|set| set.root == root_id(&root)).unwrap_or_default();
+        let of_last_job = set.files.iter().filter(|f| f.history & 1 == 1);
+        // Files that are gone are left out.
+        self.ranges.extend(of_last_job.filter_map(|f| reader.range(&root.join(OsStr::from_bytes(&f.path))).ok()));
+        true
     }
 
     fn reader(&self) -> Result<Reader> {

@@ -50,7 +50,7 @@ impl Node<'_> {
     /// Writes its configuration, with the secret of this name: another name is another secret.
     pub fn configure(&self, secret: &str) {
         let text = format!(
-            "dataset:\n  roots: [{}]\n  min_file_age: 0s\ntiers:\n  - {{ path: {}, capacity: {} }}\nruntime_dir: {}\n{}",
+            "dataset:\n  roots: [{}]\n  min_file_age: 0s\ntiers:\n  - {{ path: {}, capacity: {} }}\nprefetch: {{ ahead: all }}\nruntime_dir: {}\n{}",
             self.site.root.display(),
             self.tier().display(),
             self.site.configuration.tier_size,

@@ -21,6 +21,8 @@ mod slow;
 mod stage;
 #[path = "nodes/traffic.rs"]
 mod traffic;
+#[path = "nodes/working_set.rs"]
+mod working_set;
 
 use crate::harness::Running;
 use crate::node::Node;

@@ -44,6 +44,7 @@ pub fn round(tiering: &TieringEngine) {
     tiering.residency.scrubber.audit();
     tiering.residency.eviction.tidy();
     tiering.queue.work.resume_prefetch();
+    tiering.access.working_sets.save_grown(Instant::now());
     tiering.reports.prefetch.log_changes();
 }
 

@@ -333,6 +333,7 @@ impl Roots {
                 let live = r.segment.and_then(|n| self.tiering.shared.segments.segment(n));
                 let released = r.segment.map(|n| self.tiering.shared.source_facts.released(n)).unwrap_or_default();
                 let software = r.segment.map(|n| self.tiering.shared.source_facts.software(n)).unwrap_or_default();
+                let set = r.segment.map(|n| self.tiering.access.working_sets.figures(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
@@ -357,6 +358,9 @@ impl Roots {
                     software: software.files,
                     software_bytes: software.bytes,
                     libraries: software.libraries,
+                    working_set: set.files,
+                    working_set_bytes: set.bytes,
+                    working_set_noted: set.noted,
                     near_purge: r.segment.and_then(|n| self.tiering.shared.source_facts.near_purge(n)),
                     engine: live.as_ref().map_or_else(String::new, |l| self.tiering.queue.lanes.engine_of(l)),
                 }

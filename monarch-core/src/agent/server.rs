@@ -273,7 +273,11 @@ impl Agent {
                 self.reply(move |tiering| Reply::Census(Box::new(tiering.reports.residency.census(&ranges, plan, list)))).await
             }
             Ok(Request::Evict { ranges, unclaimed, copies }) => {
-                self.reply(move |tiering| Reply::Tally(tiering.placement.reclaim.evict_ranges(&ranges, unclaimed, &copies))).await
+                self.reply(move |tiering| {
+                    tiering.access.working_sets.forget_evicted(&ranges, unclaimed);
+                    Reply::Tally(tiering.placement.reclaim.evict_ranges(&ranges, unclaimed, &copies))
+                })
+                .await
             }
             Ok(Request::Refresh { .. }) if self.node.is_some() => Reply::Error {
                 message: "the nodes of a job share one index, which a scan on one of them would change for that one only; the next job \

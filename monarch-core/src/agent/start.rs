@@ -8,7 +8,7 @@ use super::parts::Parts;
 use super::roots::Roots;
 use super::runtime_dir;
 use crate::cluster::node::Node;
-use crate::config::{Compression, Config, Persist, Spread, Tier};
+use crate::config::{Compression, Config, Persist, Spread, Tier, WorkingSets};
 use crate::engine::{Engines, Limits};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
@@ -211,6 +211,8 @@ fn tiering(
         max_inflight: config.source.max_inflight,
         min_file_age: config.dataset.min_file_age,
         prefetch: config.prefetch.enabled,
+        ahead: config.prefetch.ahead,
+        working_sets: config.prefetch.working_set == WorkingSets::Auto,
         backoff: config.source.backoff,
         direct: config.io.direct,
         elastic: elastic(config),

@@ -18,11 +18,16 @@ impl RootStatus {
                 "{n} files ({bytes}) of software: copied when they are opened, not ahead; `monarch stage` copies all"
             )
         });
+        let set = (self.working_set > 0).then(|| {
+            let (n, bytes) = (self.working_set, bytesize::ByteSize(self.working_set_bytes));
+            format!("{n} files ({bytes}) that the last job opened first: fetched first")
+        });
         let links = self.links_out_dir.as_ref().map(|dir| {
             let (n, dir) = (self.links_out, dir.shown());
             format!("links lead out of the root to {dir}, which is not served ({n}); add --root {dir}")
         });
-        tape.into_iter().chain(links).chain(software).chain(self.near_purge.map(|near| near.to_string())).collect()
+        let purge = self.near_purge.map(|near| near.to_string());
+        tape.into_iter().chain(links).chain(software).chain(set).chain(purge).collect()
     }
 }
 

@@ -100,7 +100,7 @@ pub struct MetricsStatus {
 
 /// State of a root; flat, as [`Status`].
 ///
-/// Fields: 22, one per key of the object.
+/// Fields: 25, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RootStatus {
     /// Its real path.
@@ -159,6 +159,15 @@ pub struct RootStatus {
     /// How many of them are shared libraries, by their names.
     #[serde(default)]
     pub libraries: u64,
+    /// Files without a copy that the jobs before opened first, and that are fetched first.
+    #[serde(default)]
+    pub working_set: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub working_set_bytes: u64,
+    /// Files that its jobs have opened first, noted for the next job.
+    #[serde(default)]
+    pub working_set_noted: u64,
     /// Files that the site will soon remove, if `source.purge_age` says when it does.
     #[serde(default)]
     pub near_purge: Option<NearPurge>,

@@ -6,8 +6,12 @@ pub(crate) mod directory_costs;
 pub(crate) mod epoch_stats;
 pub(crate) mod event_merge;
 pub(crate) mod hint_inbox;
+pub(crate) mod prefetch_evidence;
 pub(crate) mod prefetch_order;
+pub(crate) mod read_order;
+pub(crate) mod read_pattern;
 pub(crate) mod trace_files;
+pub(crate) mod working_sets;
 
 use crate::held_dir::HeldDir;
 use crate::tiering::core::shared::Shared;
@@ -16,12 +20,16 @@ use crate::tiering::queue::Queue;
 use crate::tiering::residency::Residency;
 use access_tracker::AccessTracker;
 use hint_inbox::HintInbox;
+use prefetch_evidence::PrefetchEvidence;
 use prefetch_order::PrefetchOrder;
 use std::sync::Arc;
+use working_sets::WorkingSets;
 
 /// The components of the room.
 pub(crate) struct Access {
     pub(crate) order: Arc<PrefetchOrder>,
+    pub(crate) evidence: Arc<PrefetchEvidence>,
+    pub(crate) working_sets: Arc<WorkingSets>,
     pub(crate) tracker: Arc<AccessTracker>,
 }
 
@@ -36,7 +44,10 @@ impl Access {
     ) -> Self {
         let order = Arc::new(PrefetchOrder::new(shared, policy));
         let hint_inbox = Arc::new(HintInbox::new(shared, policy, queue, &order, hint_dir));
-        let tracker = Arc::new(AccessTracker::new(shared, policy, queue, residency, &hint_inbox));
-        Self { order, tracker }
+        let evidence = Arc::new(PrefetchEvidence::new(shared));
+        let working_sets = Arc::new(WorkingSets::new(shared, queue, &evidence));
+        let tracker =
+            Arc::new(AccessTracker::new(shared, policy, queue, residency, &hint_inbox, (&evidence, &working_sets)));
+        Self { order, evidence, working_sets, tracker }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod gauges;
 pub(crate) mod prefetch_status;
 pub(crate) mod residency_report;
 
+use crate::tiering::access::Access;
 use crate::tiering::compression::Compression;
 use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::core::shared::Shared;
@@ -27,10 +28,11 @@ impl Reports {
         policy: &Arc<PolicyHandle>,
         queue: &Queue,
         residency: &Residency,
+        access: &Access,
         compression: &Compression,
         fetching: &Fetching,
     ) -> Self {
-        let prefetch = Arc::new(PrefetchStatus::new(shared, queue, fetching));
+        let prefetch = Arc::new(PrefetchStatus::new(shared, queue, access, fetching));
         let residency = Arc::new(ResidencyReport::new(shared, policy, residency, compression, &prefetch));
         Self { prefetch, residency }
     }

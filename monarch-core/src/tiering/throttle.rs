@@ -259,8 +259,9 @@ mod tests {
         let (now, limit) = (Instant::now(), throttle.limit());
         assert_eq!(throttle.slots(now), limit);
         let mut demands: Vec<_> = (0..63).map(|_| throttle.take(RequestSource::Demand, false)).collect();
-        // The prefetch that may run now and then, as no demand has ended yet.
-        assert_eq!((throttle.slots(now), throttle.has_slot(false), throttle.in_flight()), (1, true, (63, 0)));
+        // No prefetch, from the first second on; one if the demands hang.
+        assert_eq!((throttle.slots(now), throttle.has_slot(false), throttle.in_flight()), (0, true, (63, 0)));
+        assert_eq!(throttle.slots(now + Duration::from_secs(1)), 1);
         demands.push(throttle.take(RequestSource::Demand, false));
         assert!(!throttle.has_slot(false) && !throttle.has_slot_beside(0));
         // Rings copy as well, so that a copier may have been left without a slot.

@@ -19,6 +19,7 @@ use super::stamp::set_stamp;
 use super::tier_log::TierLog;
 use super::trash::Trash;
 use crate::held_dir::Removed;
+use crate::working_set::WorkingSet;
 use monarch_abi::hash::Stamp;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -184,6 +185,18 @@ impl TierDir {
     /// Keeps the end of the agent's log here, for commands without an agent.
     pub fn keep_log(&self, log: &[u8]) {
         notes::keep_log(&self.space, log);
+    }
+
+    /// The working sets that earlier jobs have left here.
+    #[must_use]
+    pub fn working_sets(&self) -> Vec<WorkingSet> {
+        notes::working_sets(&self.space.fs)
+    }
+
+    /// Keeps working sets here, in place of those before; within the quota. Returns whether they
+    /// were written.
+    pub fn keep_working_sets(&self, sets: &[WorkingSet]) -> bool {
+        notes::keep_working_sets(&self.space, sets)
     }
 
     /// Accounts for everything on disk: removes unfinished files, tries again to remove evicted

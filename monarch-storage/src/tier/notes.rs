@@ -1,12 +1,14 @@
-//! Notes that an agent leaves in a tier for commands that find no agent: the roots of its copies,
-//! and the end of its log.
+//! Notes that an agent leaves in a tier: for commands that find no agent the roots of its copies and
+//! the end of its log, for the next job the working sets of the last jobs.
 //!
 //! A tier serves without them. Where they cannot be written or do not fit into the quota, they are
 //! left out.
 
 use super::space::Space;
 use crate::held_dir::HeldDir;
+use crate::working_set::{self, WorkingSet};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +18,12 @@ use std::path::{Path, PathBuf};
 const ROOTS: &str = "roots";
 /// Name of the file that holds the end of the last agent's log.
 pub const LAST_LOG: &str = "agent.log";
+/// Name of the file of working sets: see [`crate::working_set`].
+const WORKING_SETS: &str = "working-sets";
 /// Name of a note that is being written.
 const NEW: &str = "note.new";
 /// The names of all notes.
-pub(super) const NOTES: [&str; 3] = [ROOTS, LAST_LOG, NEW];
+pub(super) const NOTES: [&str; 4] = [ROOTS, LAST_LOG, WORKING_SETS, NEW];
 /// Most roots that are noted; those served last stay.
 const MAX_ROOTS: usize = 256;
 /// Most bytes of a log that are kept.
@@ -82,9 +86,58 @@ pub(super) fn keep_log(space: &Space, log: &[u8]) {
     write(space, LAST_LOG, end);
 }
 
-/// Replaces a note, within the quota.
-fn write(space: &Space, name: &str, bytes: &[u8]) {
-    let Some(reservation) = space.ledger.reserve(bytes.len() as u64) else { return };
+/// Reads the working sets of a tier. A file that cannot be believed counts as none, and is logged.
+pub(super) fn working_sets(dir: &HeldDir) -> Vec<WorkingSet> {
+    let fd = match dir.read_file(WORKING_SETS) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Vec::new(),
+        Err(e) => return unread(dir, &e.to_string()),
+    };
+    let me = rustix::process::geteuid().as_raw();
+    match rustix::fs::fstat(&fd) {
+        Ok(st) if st.st_uid != me => return unread(dir, &format!("it belongs to user {}", st.st_uid)),
+        Ok(st) if st.st_mode & 0o022 != 0 => return unread(dir, "others may write to it"),
+        Ok(_) => {}
+        Err(e) => return unread(dir, &e.to_string()),
+    }
+    let mut bytes = Vec::new();
+    if let Err(e) = std::fs::File::from(fd).take(working_set::MAX_LEN).read_to_end(&mut bytes) {
+        return unread(dir, &e.to_string());
+    }
+    working_set::decode(&bytes).unwrap_or_else(|why| unread(dir, why))
+}
+
+/// Reads the working sets that jobs have left in a tier: the directory that holds `copies`.
+#[must_use]
+pub fn working_sets_in(tier: &Path) -> Vec<WorkingSet> {
+    HeldDir::open(tier).map_or_else(|_| Vec::new(), |dir| working_sets(&dir))
+}
+
+fn unread(dir: &HeldDir, why: &str) -> Vec<WorkingSet> {
+    tracing::warn!(dir = %dir.path().display(), why, "the working sets of earlier jobs are ignored");
+    Vec::new()
+}
+
+/// Replaces the working sets of a tier. Returns whether they were written.
+pub(super) fn keep_working_sets(space: &Space, sets: &[WorkingSet]) -> bool {
+    if sets.is_empty() {
+        remove(space, WORKING_SETS);
+        return true;
+    }
+    write(space, WORKING_SETS, &working_set::encode(sets))
+}
+
+/// Removes a note.
+fn remove(space: &Space, name: &str) {
+    let before = blocks(space, name);
+    if space.fs.unlink(name).is_ok() {
+        space.ledger.release(before, 0);
+    }
+}
+
+/// Replaces a note, within the quota. Returns whether it was written.
+fn write(space: &Space, name: &str, bytes: &[u8]) -> bool {
+    let Some(reservation) = space.ledger.reserve(bytes.len() as u64) else { return false };
     let before = blocks(space, name);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
     let written = space.fs.open_file(NEW, flags, Mode::RUSR | Mode::WUSR).map_err(Into::into).and_then(|fd| {
@@ -93,12 +146,13 @@ fn write(space: &Space, name: &str, bytes: &[u8]) {
     });
     if written.is_err() || space.fs.rename(NEW, name).is_err() {
         let _ = space.fs.unlink(NEW);
-        return;
+        return false;
     }
     drop(reservation);
     // A note is no copy.
     space.ledger.release(before, 0);
     space.ledger.charge(blocks(space, name), 0);
+    true
 }
 
 /// The bytes that a note takes on disk.

@@ -8,6 +8,7 @@ use super::notes::{self, ServedRoot};
 use super::recover::sound;
 use crate::held_dir::HeldDir;
 use crate::private_dir::MAX_NAMES;
+use crate::working_set::WorkingSet;
 use monarch_abi::hash::CopyName;
 use rustix::io::Errno;
 use std::io;
@@ -110,6 +111,12 @@ impl TierView {
     #[must_use]
     pub fn roots(&self) -> Vec<ServedRoot> {
         notes::roots(&self.dir)
+    }
+
+    /// The working sets that earlier jobs have left here.
+    #[must_use]
+    pub fn working_sets(&self) -> Vec<WorkingSet> {
+        notes::working_sets(&self.dir)
     }
 
     /// Looks in these tiers for the packed copies of decoded ones, which are in no log.

@@ -147,6 +147,7 @@ impl SegmentMaker {
         self.untracked.open_segment(scan.root, number, &segment);
         self.shared.note_sums(&live);
         self.tiering.add_segment(number, &live);
+        self.tiering.begin_working_set(number, &live);
         mounts::look(&self.tiering, number, &live, made.mounts.as_ref());
         if made.is_shared {
             self.shared.offer(&self.list, scan.root, &live);

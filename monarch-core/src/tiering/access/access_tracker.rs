@@ -10,6 +10,8 @@ use crate::sys::timespec;
 use crate::tiering::access::epoch_stats::{Passes, Totals};
 use crate::tiering::access::event_merge::{Happened, Unplaced, in_order};
 use crate::tiering::access::hint_inbox::{Hint, HintInbox};
+use crate::tiering::access::prefetch_evidence::PrefetchEvidence;
+use crate::tiering::access::working_sets::WorkingSets;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::{LiveSegment, Segments};
@@ -100,6 +102,8 @@ pub(crate) struct AccessTracker {
     queue: Arc<WorkQueue>,
     eviction: Arc<Eviction>,
     hint_inbox: Arc<HintInbox>,
+    evidence: Arc<PrefetchEvidence>,
+    working_sets: Arc<WorkingSets>,
     reading: Mutex<TrackerState>,
 }
 
@@ -110,6 +114,7 @@ impl AccessTracker {
         queue: &Queue,
         residency: &Residency,
         hint_inbox: &Arc<HintInbox>,
+        (evidence, working_sets): (&Arc<PrefetchEvidence>, &Arc<WorkingSets>),
     ) -> Self {
         Self {
             cx: shared.cx.clone(),
@@ -119,6 +124,8 @@ impl AccessTracker {
             queue: queue.work.clone(),
             eviction: residency.eviction.clone(),
             hint_inbox: hint_inbox.clone(),
+            evidence: evidence.clone(),
+            working_sets: working_sets.clone(),
             reading: Mutex::default(),
         }
     }
@@ -160,7 +167,7 @@ impl AccessTracker {
         let waits = !reading.unplaced.is_empty();
         self.report_events(&mut reading, told, &before);
         drop(reading);
-        if self.policy.lock_hints().has_order() {
+        if self.policy.lock_hints().has_order() || self.evidence.has_more() {
             self.waker.wake(Lane::Threads);
             self.waker.wake(Lane::Rings);
         }
@@ -201,6 +208,7 @@ impl AccessTracker {
 
     fn report_opens(&self, reading: &mut TrackerState, opens: &[(usize, Opened)], before: &Totals) {
         let mut last: Option<(usize, LiveSegment)> = None;
+        let now = Instant::now();
         for batch in opens.chunks(BATCH_OPENS) {
             let mut told = Vec::with_capacity(batch.len());
             for &(lane, opened) in batch {
@@ -222,6 +230,8 @@ impl AccessTracker {
                     served,
                 };
                 reading.trace.add(live, opened.id, &access);
+                self.evidence.opened(access.file.0);
+                self.working_sets.opened(opened.segment, opened.id, now);
                 if matches!(opened.served, From::Tier | From::Waited) && live.segment.state.large(opened.id).is_some() {
                     self.cx.stats.whole_large_bytes.fetch_add(record.size, Ordering::Relaxed);
                 }

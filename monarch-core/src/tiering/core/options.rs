@@ -1,6 +1,6 @@
 //! [`TieringOptions`]: the settings of the tiering engine.
 
-use crate::config::Direct;
+use crate::config::{Direct, Extent};
 use std::time::Duration;
 
 /// Settings that the tiering engine takes from the configuration.
@@ -12,6 +12,10 @@ pub struct TieringOptions {
     pub min_file_age: Duration,
     /// Whether files are copied before a reader opens them.
     pub prefetch: bool,
+    /// Which files of a data set.
+    pub ahead: Extent,
+    /// Whether the files that jobs open first are kept for the next job.
+    pub working_sets: bool,
     /// Whether prefetching slows down when the PFS does.
     pub backoff: bool,
     /// Which files of the PFS are read past the page cache.

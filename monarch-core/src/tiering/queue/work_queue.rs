@@ -29,12 +29,16 @@ pub(crate) struct Lines {
     pub(crate) retries: BTreeSet<u64>,
     /// Ranges that a job or a user asked to prefetch, in the order asked.
     pub(crate) asked: VecDeque<Range>,
+    /// Files that the last jobs opened first, those of peers included.
+    pub(crate) first: VecDeque<u64>,
     /// By segment: the next id to be prefetched.
     pub(crate) cursors: Vec<u32>,
     /// By segment: whether it is prefetched at all.
     pub(crate) prefetched: Vec<bool>,
     /// The segment whose cursor moves.
     pub(crate) segment: usize,
+    /// Whether files that are prefetched by evidence are to be looked at again.
+    pub(crate) walks_again: bool,
 }
 
 impl Lines {
@@ -60,7 +64,8 @@ impl Lines {
 
     /// Whether prefetch has work left; `entries` returns the number of entries of a segment.
     pub(crate) fn has_more(&self, entries: impl Fn(usize) -> u32) -> bool {
-        let listed = self.handed_over.is_some() || !self.retries.is_empty() || !self.asked.is_empty();
+        let listed =
+            self.handed_over.is_some() || !self.retries.is_empty() || !self.asked.is_empty() || !self.first.is_empty();
         listed || (self.segment..self.cursors.len()).any(|n| self.cursors[n] < entries(n))
     }
 
@@ -74,7 +79,7 @@ impl Lines {
         for (cursor, _) in self.cursors.iter_mut().zip(&self.prefetched).filter(|(_, prefetched)| **prefetched) {
             *cursor = 0;
         }
-        self.segment = 0;
+        (self.segment, self.walks_again) = (0, true);
     }
 }
 

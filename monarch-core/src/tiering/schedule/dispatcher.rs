@@ -1,6 +1,7 @@
 //! [`Dispatcher`]: gives each worker its next file, chunk or copy to compress. Demands come first,
 //! then compression, then prefetch, then decompression ahead.
 
+use crate::tiering::access::prefetch_evidence::PrefetchEvidence;
 use crate::tiering::access::prefetch_order::PrefetchOrder;
 use crate::tiering::compression::compressor::{Compressor, Waiting};
 use crate::tiering::copy::chunk_copy_task::ChunkCopyTask;
@@ -42,7 +43,7 @@ pub(crate) enum Next<'a> {
 
 /// Gives out the next work of each worker.
 ///
-/// Fields: 16, one per source of work or limit that it asks, and whether a worker waits.
+/// Fields: 17, one per source of work or limit that it asks, and whether a worker waits.
 pub(crate) struct Dispatcher {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -54,6 +55,7 @@ pub(crate) struct Dispatcher {
     lanes: Arc<EngineLanes>,
     queue: Arc<WorkQueue>,
     order: Arc<PrefetchOrder>,
+    evidence: Arc<PrefetchEvidence>,
     compressor: Arc<Compressor>,
     slots: Arc<InflightSlots>,
     fetches: Arc<ChunkedFetches>,
@@ -75,6 +77,7 @@ impl Dispatcher {
             lanes: of.queue.lanes.clone(),
             queue: of.queue.work.clone(),
             order: of.access.order.clone(),
+            evidence: of.access.evidence.clone(),
             compressor: of.compression.compressor.clone(),
             slots: of.queue.slots.clone(),
             fetches: of.fetching.fetches.clone(),
@@ -178,8 +181,12 @@ impl Dispatcher {
         Some(Next::File(Job::new(&self.slots, key, RequestSource::Demand, remote)))
     }
 
-    /// Queues a demand.
-    fn enqueue_demand(&self, q: &mut Lines, key: u64) {
+    /// Hands the chunks of a demand to their fetch, or queues the file.
+    fn take_demand(&self, q: &mut Lines, key: u64) {
+        self.evidence.demanded(key);
+        if self.fetches.drain_chunk_requests(key) {
+            return;
+        }
         let line = if self.peers.comes_from_peer(key) { &mut q.remote } else { &mut q.demands };
         line.push_back(key);
     }
@@ -208,16 +215,16 @@ impl Dispatcher {
         let mut seen = HashSet::new();
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
-            if key != 0 && seen.insert(key) && !self.fetches.drain_chunk_requests(key) {
-                self.enqueue_demand(q, key);
+            if key != 0 && seen.insert(key) {
+                self.take_demand(q, key);
             }
         }
         q.ring_tail = head;
         for (number, live) in self.segments.served() {
             live.segment.state.drain(|id| {
                 let key = file_key(number, id);
-                if !seen.contains(&key) && !self.fetches.drain_chunk_requests(key) {
-                    self.enqueue_demand(q, key);
+                if !seen.contains(&key) {
+                    self.take_demand(q, key);
                 }
             });
         }
@@ -251,8 +258,19 @@ impl Dispatcher {
         }
         drop(segs);
         if !self.throttle.only_probes()
+            && let Some(key) = q.first.pop_front()
+        {
+            return Some(key);
+        }
+        if !self.throttle.only_probes()
             && let Some(key) = self.order.next_in_order()
         {
+            return Some(key);
+        }
+        if std::mem::take(&mut q.walks_again) {
+            self.evidence.rewind();
+        }
+        if let Some(key) = self.evidence.next() {
             return Some(key);
         }
         let segs = self.segments.read();

@@ -3,6 +3,8 @@
 
 use crate::snapshot::Ahead;
 use crate::sync::lock;
+use crate::tiering::access::Access;
+use crate::tiering::access::prefetch_evidence::PrefetchEvidence;
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::core::context::Context;
@@ -59,12 +61,13 @@ pub(crate) struct PrefetchStatus {
     fetch_lines: Arc<Mutex<FetchLines>>,
     retry_backoff: Arc<Mutex<RetryBackoff>>,
     queue: Arc<WorkQueue>,
+    evidence: Arc<PrefetchEvidence>,
     last_logged: Mutex<LastLogged>,
     some_ahead: AtomicBool,
 }
 
 impl PrefetchStatus {
-    pub(crate) fn new(shared: &Shared, queue: &Queue, fetching: &Fetching) -> Self {
+    pub(crate) fn new(shared: &Shared, queue: &Queue, access: &Access, fetching: &Fetching) -> Self {
         Self {
             cx: shared.cx.clone(),
             segments: shared.segments.clone(),
@@ -72,6 +75,7 @@ impl PrefetchStatus {
             fetch_lines: fetching.fetch_lines.clone(),
             retry_backoff: queue.retry_backoff.clone(),
             queue: queue.work.clone(),
+            evidence: access.evidence.clone(),
             last_logged: Mutex::default(),
             some_ahead: AtomicBool::new(true),
         }
@@ -86,7 +90,7 @@ impl PrefetchStatus {
     #[must_use]
     pub(crate) fn ahead(&self) -> Ahead {
         let entries = |number| self.segments.segment(number).map_or(0, |live| live.segment.index.len() as u32);
-        let in_line = self.queue.lines().has_more(entries);
+        let in_line = self.queue.lines().has_more(entries) || self.evidence.has_more();
         let under_way = in_line || lock(&self.fetch_lines).has_rest() || self.throttle.prefetching() > 0;
         // A file that failed, or found no space, is tried again.
         let comes_back = self.cx.options.prefetch && !lock(&self.retry_backoff).is_empty();

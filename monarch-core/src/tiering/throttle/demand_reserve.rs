@@ -67,10 +67,12 @@ impl DemandReserve {
         Some(last.saturating_duration_since(now).max(MIN_SLEEP))
     }
 
-    /// Whether a prefetch may run although demands leave it no slot.
+    /// Whether a prefetch may run although demands leave it no slot. Before the first demand has
+    /// ended, time counts from the first question.
     pub(super) fn is_its_turn(&self, now: Instant) -> bool {
-        let ended = lock(&self.0);
-        ended.count >= DEMANDS_PER_PREFETCH || ended.at.is_none_or(|at| now.saturating_duration_since(at) >= HUNG_AFTER)
+        let mut ended = lock(&self.0);
+        let since = *ended.at.get_or_insert(now);
+        ended.count >= DEMANDS_PER_PREFETCH || now.saturating_duration_since(since) >= HUNG_AFTER
     }
 }
 
@@ -134,7 +136,11 @@ mod tests {
     #[test]
     fn demands_that_hang_keep_no_prefetch_waiting() {
         let (reserve, start) = (DemandReserve::default(), Instant::now());
-        assert!(reserve.is_its_turn(start));
+        // The first demands of a job have ended no less than later ones.
+        assert_eq!(
+            [Duration::ZERO, HUNG_AFTER / 2, HUNG_AFTER].map(|t| reserve.is_its_turn(start + t)),
+            [false, false, true]
+        );
         reserve.ended(2, MS, start);
         assert_eq!([HUNG_AFTER / 2, HUNG_AFTER].map(|later| reserve.is_its_turn(start + later)), [false, true]);
     }
