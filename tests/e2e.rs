@@ -98,5 +98,7 @@ mod verify_on_open;
 mod views;
 #[path = "e2e/warm.rs"]
 mod warm;
+#[path = "e2e/weights.rs"]
+mod weights;
 #[path = "e2e/writable.rs"]
 mod writable;

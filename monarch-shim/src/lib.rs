@@ -54,6 +54,7 @@ pub mod ctx;
 pub mod cwd;
 pub mod descriptor_names;
 pub mod descriptor_path;
+pub mod direct;
 pub mod dirs;
 pub mod errno;
 pub mod fallback;
@@ -64,6 +65,7 @@ pub mod hints;
 mod hooks;
 pub mod identity;
 pub mod large;
+pub mod mapped;
 pub mod mounts;
 pub mod next;
 pub mod noproc;
@@ -77,6 +79,7 @@ pub mod small;
 pub mod symbols;
 pub mod sys;
 pub mod user;
+pub mod weights;
 pub mod whole;
 
 /// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.
