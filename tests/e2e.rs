@@ -106,6 +106,8 @@ mod verify_on_open;
 mod views;
 #[path = "e2e/warm.rs"]
 mod warm;
+#[path = "e2e/weights.rs"]
+mod weights;
 #[path = "e2e/working_set.rs"]
 mod working_set;
 #[path = "e2e/writable.rs"]

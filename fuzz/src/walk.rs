@@ -114,7 +114,7 @@ pub(crate) fn demands(ctl: &ControlMap<'_>, f: &Found<'_>) {
             demand::want_chunks(ctl, f, &file, chunk, chunk.saturating_add(16));
             let _ = demand::wait_chunk(ctl, f, &file, seen, chunk, &watch);
         }
-        let _ = demand::wait_complete(ctl, f, &file, &watch);
+        let _ = demand::wait_complete(ctl, f, &file, true, &watch);
         let _ = seen.still_holds(&file, &f.entry.master.word);
     }
     demand::damaged(ctl, f, f.entry.word());

@@ -42,7 +42,7 @@ pub struct Large {
     pub in_pfs: AtomicU32,
     /// One of [`WHOLE`] and [`STREAMED`].
     pub mode: AtomicU32,
-    /// Not zero: a process reads the file past the shim, and is served once the copy is complete.
+    /// What processes ask for that read the file past the shim: [`REST`] and [`PAGED`].
     pub rest: AtomicU32,
     /// Not zero: the last reader in order that said something came to the end. (Only of what is
     /// [`STREAMED`].)
@@ -58,6 +58,12 @@ unsafe impl Pod for Large {}
 pub const WHOLE: u32 = 0;
 /// [`Large::mode`]: the file is streamed; only sequential readers request chunks.
 pub const STREAMED: u32 = 1;
+
+/// [`Large::rest`]: the copy is to be completed, for readers to come.
+pub const REST: u32 = 1;
+/// [`Large::rest`]: a process reads the file of the PFS through the page cache, by a mapping or a
+/// stream. The copy is read through the page cache, too, so that each byte leaves the PFS once.
+pub const PAGED: u32 = 2;
 
 impl Large {
     /// The bytes of an entry, as the maker of a state file writes them.
@@ -303,6 +309,12 @@ impl<'a> LargeFile<'a> {
                 bits &= bits - 1;
             }
         }
+    }
+
+    /// Asks for the rest: [`REST`] and [`PAGED`]. Whether any of it was not asked for before.
+    #[must_use]
+    pub fn ask_rest(&self, what: u32) -> bool {
+        self.head.rest.fetch_or(what, Ordering::AcqRel) & what != what
     }
 
     /// Whether only sequential readers request chunks.

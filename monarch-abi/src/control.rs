@@ -240,7 +240,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 47, because this is the byte map of that block.
+/// The control block. Fields: 50, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -313,8 +313,16 @@ pub struct Control {
     pub site_off: AtomicU32,
     /// How long the PFS took to answer an open lately, microseconds; 0 when that is not known.
     pub pfs_latency_us: AtomicU64,
+    /// Bytes a second that one reader gets from the PFS by page faults, as far as the agent knows; 0
+    /// when it does not.
+    pub fault_rate: AtomicU64,
+    /// Longest wait of a mapping for the copy of its file, ms.
+    pub map_ms: AtomicU32,
+    /// One bit for each root: the agent cannot see there which pages of a file the page cache holds,
+    /// or its reads do not go through it.
+    pub unpaged_roots: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 4],
+    pub reserved2: [AtomicU64; 2],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

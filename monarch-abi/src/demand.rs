@@ -9,7 +9,7 @@
 //! swapped out) is recognised by its pulse: once that is missing for `stall`, demands are still
 //! left for it, but no reader waits.
 
-use crate::chunks::{DropSnapshot, LargeFile};
+use crate::chunks::{DropSnapshot, LargeFile, PAGED, REST};
 use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
 use crate::resolve::Found;
 use crate::sync::{AtomicU32, Ordering};
@@ -323,6 +323,14 @@ pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, fr
     }
 }
 
+/// Tells the agent that this process reads a large file of the PFS through the page cache: all of it
+/// if `whole`.
+pub fn read_by_pages(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, whole: bool) {
+    if file.ask_rest(if whole { REST | PAGED } else { PAGED }) {
+        announce(ctl, f);
+    }
+}
+
 /// Waits until a chunk that was asked for is there, while the file's word stays as it is. `seen` is
 /// what was seen before it was asked for.
 #[must_use]
@@ -362,8 +370,15 @@ pub fn wait_chunk(
 }
 
 /// Waits for a large file to be complete, for readers that cannot use single chunks: only if
-/// that is near, by the rate of late.
-pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, watch: &impl Watch) -> Outcome {
+/// that is near, by the rate of late. Otherwise `paged` says that the reader turns to the PFS by
+/// pages that the agent can follow.
+pub fn wait_complete(
+    ctl: &ControlMap<'_>,
+    f: &Found<'_>,
+    file: &LargeFile<'_>,
+    paged: bool,
+    watch: &impl Watch,
+) -> Outcome {
     let most = clock(&ctl.ctl.complete_ms);
     let start = watch.now_us();
     let mut asked = false;
@@ -386,7 +401,8 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         let on = if w.state() == State::Partial { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
         if hopeless {
             // For later readers.
-            if !file.is_streamed() && file.head.rest.swap(1, Ordering::AcqRel) == 0 {
+            let ask = if paged { REST | PAGED } else { REST };
+            if !file.is_streamed() && file.ask_rest(ask) {
                 announce(ctl, f);
             }
             return Outcome::Deadline;

@@ -23,6 +23,7 @@
 //! | [`early`] | changes made before there is an index |
 //! | [`foreign_changes`] | reports of changes by processes that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
+//! | [`mapping`] | whether a mapping waits for the copy of its file |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |
 //! | [`mem`] | bounds-checked views of mapped memory, the only place with raw pointers |
@@ -45,6 +46,7 @@ pub mod guard;
 pub mod hash;
 pub mod hint;
 pub mod index;
+pub mod mapping;
 pub mod mem;
 pub mod resolve;
 pub mod scratch;

@@ -432,9 +432,12 @@ pub struct Wait {
     pub stall: Duration,
     /// The agent itself waits for the PFS. Default 120 s; at most 1 h.
     pub max_wait: Duration,
-    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large
+    /// A reader to whom single chunks are of no use (fopen, sendfile) waits for the rest of a large
     /// file if it is expected within this time. Default 2 s; at most 1 h.
     pub complete: Duration,
+    /// The longest wait of a mapping for the rest of a large file, where that is quicker than its
+    /// page faults would be. Default 30 s; at most 1 h.
+    pub map: Duration,
 }
 
 /// What the agent tells monitoring systems.

@@ -276,9 +276,12 @@ pub(super) struct RawWait {
     pub(super) stall: Option<Given<Time>>,
     /// The agent itself waits for the PFS. Default 120s; at most 1h.
     pub(super) max_wait: Option<Given<Time>>,
-    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large
+    /// A reader to whom single chunks are of no use (fopen, sendfile) waits for the rest of a large
     /// file if it is expected within this time. Default 2s; 0s to 1h.
     pub(super) complete: Option<Given<Time>>,
+    /// The longest wait of a mapping for the rest of a large file, where that is quicker than its
+    /// page faults would be. Default 30s; 0s (never) to 1h.
+    pub(super) map: Option<Given<Time>>,
 }
 
 /// What the agent tells monitoring systems: docs/METRICS.md.

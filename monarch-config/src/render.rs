@@ -69,6 +69,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("wait.stall", &Time::show(&wait.stall));
     page.set("wait.max_wait", &Time::show(&wait.max_wait));
     page.set("wait.complete", &Time::show(&wait.complete));
+    page.set("wait.map", &Time::show(&wait.map));
     page.section("cluster");
     cluster::cluster(&mut page, cluster);
     page.section("metrics");

@@ -180,6 +180,7 @@ fn wait(cx: &Context<'_>, raw: &RawWait) -> Result<Wait, ConfigError> {
         stall: cx.within("wait.stall", raw.stall.as_ref(), Duration::from_secs(2), least..=HOUR)?,
         max_wait: cx.within("wait.max_wait", raw.max_wait.as_ref(), Duration::from_secs(120), least..=HOUR)?,
         complete: cx.within("wait.complete", raw.complete.as_ref(), Duration::from_secs(2), Duration::ZERO..=HOUR)?,
+        map: cx.within("wait.map", raw.map.as_ref(), Duration::from_secs(30), Duration::ZERO..=HOUR)?,
     };
     let (key, low, high) = if wait.pickup >= wait.stall {
         ("wait.pickup", "pickup", "stall")

@@ -66,6 +66,7 @@ use placement::Placement;
 use policy::policy_handle::PolicyHandle;
 use queue::Queue;
 use residency::Residency;
+use rustix::fd::AsFd;
 use schedule::Schedule;
 use schedule::lower_rooms::LowerRooms;
 use status::Reports;
@@ -200,6 +201,7 @@ impl TieringEngine {
         self.shared.source_facts.begin(number, live);
         self.shared.segments.set(number, live.clone());
         self.copying.streaming.make_window(live);
+        self.note_page_cache(live);
         self.access.tracker.renumber(live.root);
         self.policy.report_extent();
         self.policy.report_residents(number);
@@ -224,6 +226,20 @@ impl TieringEngine {
     pub fn begin_working_set(&self, number: usize, live: &LiveSegment) {
         let set = self.access.working_sets.kept(live.segment.index.header.root_id);
         self.access.working_sets.begin(number, live, set);
+    }
+
+    /// Tells readers of a root whether mappings can be followed there: not where the kernel hides
+    /// from this user what the page cache holds, nor where files come from peers.
+    fn note_page_cache(&self, live: &LiveSegment) {
+        let root = live.source.root();
+        let seen = root.is_some_and(|dir| crate::sys::cached_pages(dir.as_fd(), 0, 1).is_ok());
+        let bit = u32::try_from(live.root).ok().and_then(|root| 1u32.checked_shl(root)).unwrap_or(0);
+        let unpaged = &self.shared.cx.ctl.ctl.unpaged_roots;
+        if seen && self.shared.peers.get().is_none() {
+            unpaged.fetch_and(!bit, Ordering::Relaxed);
+        } else {
+            unpaged.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 
     /// Stops serving a segment.

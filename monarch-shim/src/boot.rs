@@ -24,6 +24,10 @@ fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
     if let Some(group) = unsafe { variable(envp, b"MONARCH_JOB") } {
         gate::set_counter_group(group);
     }
+    // SAFETY: from the loader.
+    if let Some(ranks) = unsafe { env(envp, b"LOCAL_WORLD_SIZE").or_else(|| env(envp, b"WORLD_SIZE")) } {
+        crate::weights::set_ranks(ranks);
+    }
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {
         // SAFETY: from the loader.

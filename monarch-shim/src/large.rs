@@ -184,6 +184,12 @@ fn at(ctx: &Ctx, number: usize, position: u32) -> Option<Known> {
     Some(Known { f: Found { root, number, segment, entry }, large })
 }
 
+/// The large file that a hint speaks of, if it is still one.
+#[must_use]
+pub fn hinted(ctx: &Ctx, hint: u64) -> Option<Known> {
+    at(ctx, usize::try_from((hint >> 32).checked_sub(1)?).ok()?, hint as u32)
+}
+
 /// Whether a read begins where the last one of the descriptor ended.
 #[must_use]
 pub fn in_order(fd: c_int, off: u64, n: usize) -> bool {

@@ -138,11 +138,17 @@ fn lock_on_pfs(ctx: &Ctx, fd: c_int, owner: Owner) -> Option<()> {
     })
 }
 
-/// A descriptor is about to read past the page cache. errno is kept.
-pub fn before_direct(fd: c_int) {
-    if let Some(ctx) = ctx::mapped() {
-        before_ioctl(&ctx, fd);
+/// A descriptor is about to get these status flags, by which it reads past the page cache: a copy
+/// stays where its tier takes them. errno is kept.
+pub fn before_direct(fd: c_int, flags: usize) {
+    let saved = errno::errno();
+    if let Some(ctx) = ctx::mapped()
+        && let Some(f) = copy_of_fd(&ctx, fd)
+        && !crate::direct::set(fd, flags)
+    {
+        let _ = move_to_pfs(&ctx, fd, &f, Version::Any);
     }
+    errno::set_errno(saved);
 }
 
 /// A descriptor is about to be asked something by ioctl that its file system answers. errno is

@@ -82,6 +82,48 @@ pub fn open_copy<T>(
     open_any(ctx, f, what, &mut |copy, _| open(copy))
 }
 
+/// Opens the copy of a file for reads past the page cache, if it is complete, or, of a small file,
+/// comes in time. `None` when the PFS is to be read. `open` opens the copy's path, which lies in a
+/// tier.
+#[cold]
+#[inline(never)]
+pub fn open_direct<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    asked: Asked,
+    mut open: impl FnMut(&CStr, usize) -> Option<T>,
+) -> Option<T> {
+    let tiers = ctx.map.tiers().len();
+    let word = f.entry.word();
+    let is_taken = match word.state() {
+        State::Resident => crate::direct::may_be_taken(word.tier()),
+        // (Where any tier refuses, a wait could be in vain.)
+        _ => (0..tiers).all(crate::direct::may_be_taken),
+    };
+    let is_locked = crate::pfs_fd::any_locked() && crate::pfs_fd::is_locked(ctx, f);
+    if !f.entry.record.is_file() || !is_taken || is_locked {
+        return None;
+    }
+    let guarded = f.segment.state.guard.is_on();
+    if guarded && (word.state() == State::Bypass || !guard::is_still(ctx, f, asked)) {
+        return None;
+    }
+    if word.state() != State::Resident && f.segment.state.large(f.entry.master.id).is_some() {
+        // (For later readers.)
+        if word.state() == State::Absent && demand::agent_up(ctx.map.ctl) {
+            demand::raise(ctx.map, f);
+        }
+        return None;
+    }
+    let mut open = |copy: &CStr, word: Word| {
+        if guarded && !guard::is_sound(ctx, f, word, copy) { None } else { open(copy, word.tier()) }
+    };
+    match open_any(ctx, f, Use::Whole, &mut open) {
+        Served::Copy(t) => Some(t),
+        _ => None,
+    }
+}
+
 /// A file on which this process has asked for record locks: the PFS's, whose reads are answered
 /// from the copy as long as it is the same version.
 #[cold]

@@ -47,7 +47,7 @@ symbols! {
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
     fork vfork chdir fchdir syscall capset
     chroot setns unshare mount move_mount umount umount2
-    munmap mprotect pkey_mprotect mremap madvise shmat shmdt brk sbrk prctl
+    munmap mprotect pkey_mprotect mremap madvise posix_madvise shmat shmdt brk sbrk prctl
     // looked up only
     gnu_get_libc_version pthread_testcancel
 }

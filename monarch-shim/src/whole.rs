@@ -7,8 +7,10 @@ use crate::errno;
 use crate::large::{Claim, Known, MAX_READ_BYTES, forget, identify};
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
+use monarch_abi::chunks::LargeFile;
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome};
+use monarch_abi::mapping::{self, Touched};
 use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
 
@@ -32,7 +34,12 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
     let large = f.segment.state.large(f.entry.master.id).filter(|_| demand::agent_up(ctx.map.ctl))?;
     demand::raise(ctx.map, f);
     let start = demand::Watch::now_us(&Here);
-    let end = demand::wait_complete(ctx.map, f, &large, &Here);
+    let paged = mapping::is_followed(ctx.map, f.root) && word.packed_in().is_none();
+    if paged && mapping::has_hardly_begun(&large) && !mapping::facts(ctx.map, f, &large, Touched::ALL).is_near() {
+        demand::read_by_pages(ctx.map, f, &large, true);
+        return None;
+    }
+    let end = demand::wait_complete(ctx.map, f, &large, paged, &Here);
     ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
     match end {
         Outcome::Resident(word) => Some(word),
@@ -40,12 +47,74 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
     }
 }
 
+/// How a mapping gets the bytes of a large file.
+enum Mapping {
+    /// From its complete copy, which is open.
+    Copy(Fd),
+    /// From the file of the PFS, whose pages the agent reads as well.
+    Followed,
+    /// From the file of the PFS.
+    Pfs,
+}
+
+/// Decides how a large file is mapped: see [`monarch_abi::mapping`].
+fn decide(ctx: &Ctx, known: &Known, touched: Touched) -> Mapping {
+    let f = &known.f;
+    let mut word = f.entry.word();
+    if word.state() != State::Resident {
+        match before_complete(ctx, f, &known.large, touched) {
+            Ok(resident) => word = resident,
+            Err(mapping) => return mapping,
+        }
+    }
+    // (Of one that is not complete there is nothing to compare.)
+    let copy = known.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, f, word, copy));
+    copy.map_or(Mapping::Pfs, Mapping::Copy)
+}
+
+/// The word of the complete copy, if a mapping waits for it and it comes.
+fn before_complete(ctx: &Ctx, f: &Found<'static>, large: &LargeFile<'_>, touched: Touched) -> Result<Word, Mapping> {
+    let word = f.entry.word();
+    let comes = matches!(word.state(), State::Absent | State::Requested | State::Fetching | State::Partial);
+    if !comes || !demand::agent_up(ctx.map.ctl) || (word.state() == State::Partial && large.is_streamed()) {
+        return Err(Mapping::Pfs);
+    }
+    demand::raise(ctx.map, f);
+    let facts = mapping::facts(ctx.map, f, large, touched);
+    let is_followed = mapping::is_followed(ctx.map, f.root) && word.packed_in().is_none();
+    let is_better_followed = is_followed && mapping::has_hardly_begun(large) && !facts.is_near();
+    if !is_better_followed && facts.waits() {
+        let start = demand::Watch::now_us(&Here);
+        let end = mapping::wait(ctx.map, f, large, &facts, &Here);
+        ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
+        if let Outcome::Resident(word) = end {
+            return Ok(word);
+        }
+    }
+    if large.is_streamed() {
+        return Err(Mapping::Pfs);
+    }
+    demand::read_by_pages(ctx.map, f, large, false);
+    Err(if is_followed { Mapping::Followed } else { Mapping::Pfs })
+}
+
+/// What of a file is mapped.
+#[derive(Clone, Copy)]
+pub struct Range {
+    /// Bytes.
+    pub len: usize,
+    /// Where they begin.
+    pub off: u64,
+    /// Whether the kernel reads them at once.
+    pub populates: bool,
+}
+
 /// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon;
-/// `map` maps `len` bytes of a descriptor.
+/// `map` maps the range of a descriptor.
 #[must_use]
 pub fn mmap(
     fd: c_int,
-    len: usize,
+    Range { len, off, populates }: Range,
     map: impl FnOnce(c_int) -> *mut core::ffi::c_void,
 ) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
@@ -53,9 +122,24 @@ pub fn mmap(
     let free = |known: &Known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd);
     let known = identify(&ctx, fd).filter(free)?;
     let mapped = (len as u64).min(known.f.entry.record.size);
-    let Some(copy) = whole(&known, &ctx) else {
-        ctx.count(Counter::ChunkMissBytes, mapped);
-        return None;
+    let name = known.f.segment.index.name(known.f.entry.record);
+    let touched = crate::weights::touched(name, mapped, known.f.entry.record.size, populates);
+    let copy = match decide(&ctx, &known, touched) {
+        Mapping::Copy(copy) => copy,
+        Mapping::Followed => {
+            let at = map(fd);
+            if at != libc::MAP_FAILED {
+                ctx.count(Counter::MappedBytes, mapped);
+                if let Some(hint) = crate::large::hint(&known.f) {
+                    crate::mapped::note(at as usize, len, off, hint);
+                }
+            }
+            return Some(at);
+        }
+        Mapping::Pfs => {
+            ctx.count(Counter::ChunkMissBytes, mapped);
+            return None;
+        }
     };
     let at = map(copy.0);
     if at == libc::MAP_FAILED {

@@ -72,6 +72,13 @@ pub trait SourceFile: Send + Sync {
     fn identity_now(&self) -> io::Result<Identity>;
     /// Reads go through the page cache from now on.
     fn use_cache(&self) {}
+    /// Reads go through the page cache from now on, which other processes read the file by: nothing
+    /// but what is asked for is read.
+    fn share_cache(&self) {
+        self.use_cache();
+    }
+    /// Has the kernel begin to read a part of the file into the page cache.
+    fn read_ahead(&self, _range: Range<u64>) {}
     /// Whether it lies on this node, so that its calls are no calls to the PFS.
     fn is_local(&self) -> bool {
         false

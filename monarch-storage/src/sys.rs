@@ -28,6 +28,40 @@ pub fn begin_to_write_out(fd: BorrowedFd<'_>, off: u64, len: u64) {
     unsafe { libc::sync_file_range(fd.as_raw_fd(), off, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
+/// Number of cachestat(2), on all architectures.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// A range of a file, as cachestat(2) takes it.
+#[repr(C)]
+struct CacheRange {
+    off: u64,
+    len: u64,
+}
+
+/// What cachestat(2) answers.
+#[repr(C)]
+#[derive(Default)]
+struct CacheStat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Number of pages of a part of a file that the page cache holds, by cachestat(2) (Linux 6.5).
+///
+/// # Errors
+/// `ENOSYS` before Linux 6.5, `EPERM` for a file that this process neither owns nor may write,
+/// `EOPNOTSUPP` where the file system has no page cache.
+pub fn cached_pages(fd: BorrowedFd<'_>, off: u64, len: u64) -> std::io::Result<u64> {
+    let range = CacheRange { off, len };
+    let mut stat = CacheStat::default();
+    // SAFETY: the kernel reads one structure and writes the other.
+    let done = unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), &raw const range, &raw mut stat, 0) };
+    if done == 0 { Ok(stat.cached) } else { Err(std::io::Error::last_os_error()) }
+}
+
 /// Gives freed memory back to the system, after a moment of high use: the C library keeps it.
 pub fn give_back_memory() {
     // SAFETY: it touches only free memory.

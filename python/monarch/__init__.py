@@ -8,6 +8,8 @@ hints about what it will read.
     monarch.residency("/scratch/set/a.tar")      # monarch.IN_TIER
     monarch.status()                             # the agents of this node, as `monarch status --json`
     monarch.report("run.json")                   # a report of `monarch run --report`, as a dict
+    monarch.load("/scratch/m/a.safetensors")     # the bytes of a file, read by several threads
+    monarch.load_file("/scratch/m/a.pt")         # the same as an open file, for torch.load
 
 The functions that ask an agent run the command ``monarch`` and raise `MonarchError` with its
 message when it fails. Hints (``announce``, ``prefetch``, ``epoch``, ...) are those of
@@ -23,8 +25,10 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 from monarch_hints import (ABSENT, COMING, IN_TIER, LEFT, PARTLY, active, announce, epoch, epoch_begin, epoch_end,
                            prefetch, priority, residency)
 
+from ._load import load, load_file
+
 __all__ = ["ABSENT", "COMING", "IN_TIER", "LEFT", "PARTLY", "Facts", "MonarchError", "active", "announce", "command", "epoch",
-           "epoch_begin", "epoch_end", "explain", "facts", "prefetch", "priority", "report", "residency", "status"]
+           "epoch_begin", "epoch_end", "explain", "facts", "load", "load_file", "prefetch", "priority", "report", "residency", "status"]
 
 __version__ = "0.2.0"
 

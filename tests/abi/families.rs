@@ -124,7 +124,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__mprotect", RESERVED),
     ("__madvise", RESERVED),
     ("__ioctl", RESERVED),
-    ("posix_madvise", "takes no advice after which memory cannot be read"),
     ("process_madvise", "takes no advice after which memory cannot be read"),
     ("remap_file_pages", "what could be read can be read afterwards"),
     ("open_tree", "mounts, not files"),

@@ -276,6 +276,28 @@ fn torch2_tensors_in_chunks() {
     in_chunks(Row::new("torch2", "torch_tensors.py", "load,load_mapped,safetensors,safetensors_slices,decoder"));
 }
 
+/// Each way of loading weights alone, on files that are large by themselves: the same bytes, hardly
+/// one of them twice.
+#[test]
+fn torch2_weights_that_are_being_copied() {
+    let ms = Duration::from_millis(1);
+    for how in ["whole", "part", "slices", "in_memory", "saved", "saved_mapped", "saved_in_memory"] {
+        let row = Row::new("torch2", "torch_weights.py", how);
+        let plan = row.plan(row.python().arg("prepare")).set("prefetch.enabled=false");
+        let w = plan.pfs(move |b| b.data_latency(ms).bandwidth(200_000_000).cache(slowfs::CacheMode::Keep)).build();
+        let job = row.job(&w, 1);
+        let bare = w.bare(&job).good();
+        w.pfs().reset().unwrap();
+        let mut ours = w.start_indexed(&job).end();
+        ours.out.drain(.."ready\n".len());
+        assert_same(&bare, &ours);
+        for (path, c) in row.counts(&w) {
+            let size = fs::metadata(w.backing().join(&path)).unwrap().len();
+            assert!(c.bytes_read <= size + size / 20, "{how}: {path}, {size} bytes: {c:?}");
+        }
+    }
+}
+
 #[test]
 fn tensorflow_records_in_chunks() {
     in_chunks(Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "parallel,interleaved") });

@@ -344,6 +344,7 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
     c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
     c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
     c.complete_ms.store(ms(config.wait.complete), Ordering::Relaxed);
+    c.map_ms.store(ms(config.wait.map), Ordering::Relaxed);
     if c.rate.load(Ordering::Relaxed) == 0 {
         c.rate.store(INITIAL_RATE_BYTES_PER_S, Ordering::Relaxed);
     }

@@ -7,6 +7,7 @@ pub(crate) mod promoter;
 pub(crate) mod worker_pool;
 pub(crate) mod workers;
 
+use crate::tiering::copy::page_follower::PageFollower;
 use decompress_ahead::DecompressAhead;
 use dispatcher::Dispatcher;
 use lower_rooms::LowerRooms;
@@ -27,7 +28,10 @@ impl Schedule {
         let promoter = Arc::new(Promoter::new(of.shared, of.residency, &of.reports.prefetch));
         let decompress_ahead = Arc::new(DecompressAhead::new(of.shared, of.policy, of.queue, of.residency));
         let dispatcher = Arc::new(Dispatcher::new(of, &decompress_ahead));
-        let workers = Arc::new(Workers::new(of.shared, of.queue, of.compression, &of.copying.copies, &dispatcher));
+        let fetches = &of.fetching.fetches;
+        let follower = PageFollower::new(&of.shared.cx, &fetches.paged, fetches);
+        let copies = &of.copying.copies;
+        let workers = Arc::new(Workers::new(of.shared, of.queue, of.compression, copies, &dispatcher, follower));
         Self { promoter, decompress_ahead, workers }
     }
 }

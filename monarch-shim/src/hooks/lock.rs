@@ -16,7 +16,7 @@ const F_SETOWN_EX: c_int = 15;
 pub(super) fn before_fcntl(fd: c_int, what: c_int, arg: usize) {
     match what {
         // Reads past the page cache have the rules of the PFS's file system.
-        libc::F_SETFL if arg & libc::O_DIRECT as usize != 0 => crate::pfs_fd::before_direct(fd),
+        libc::F_SETFL if arg & libc::O_DIRECT as usize != 0 => crate::pfs_fd::before_direct(fd, arg),
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => before_lock(fd, Owner::Process),
         // The signal for a lease that breaks belongs to the open file, as the lease does.
         F_OFD_GETLK..=F_OFD_SETLKW | libc::F_SETLEASE | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => {

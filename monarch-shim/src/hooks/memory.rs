@@ -2,7 +2,7 @@
 //! forgotten; and the mode in which a thread may only read and write.
 
 use super::hook;
-use crate::{ctx, user};
+use crate::{ctx, mapped, user};
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::size_t;
 
@@ -26,7 +26,19 @@ hook! { next;
         next(old, old_len, len, flags, new)
     }
     fn madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int {
-        if advice == MADV_GUARD_INSTALL { user::forget_pages(at as usize, len); }
+        match advice {
+            MADV_GUARD_INSTALL => user::forget_pages(at as usize, len),
+            libc::MADV_WILLNEED | libc::MADV_SEQUENTIAL | libc::MADV_POPULATE_READ if mapped::any() => {
+                mapped::will_read(at as usize, len);
+            }
+            _ => {}
+        }
+        next(at, len, advice)
+    }
+    fn posix_madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int {
+        if matches!(advice, libc::POSIX_MADV_WILLNEED | libc::POSIX_MADV_SEQUENTIAL) && mapped::any() {
+            mapped::will_read(at as usize, len);
+        }
         next(at, len, advice)
     }
     fn pkey_mprotect(at: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {

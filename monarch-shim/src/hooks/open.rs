@@ -50,6 +50,22 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
     }
 }
 
+/// An open that reads past the page cache.
+#[cold]
+#[inline(never)]
+fn serve_direct(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    let Ok(f) = find(ctx, dirfd, path, follow) else { return next() };
+    if flags & libc::O_NOATIME != 0 && !is_of_our_user(ctx, &f) {
+        return next();
+    }
+    let open = |copy: &CStr, tier: usize| {
+        test_cancel();
+        crate::direct::open(copy, flags, tier)
+    };
+    crate::serve::open_direct(ctx, &f, Asked::new(dirfd, path, follow), open).unwrap_or_else(next)
+}
+
 /// A descriptor was opened for reading by what may be the name of another one: if it is of a copy
 /// whose file has changed meanwhile, a descriptor of the file takes its number.
 #[cold]
@@ -237,6 +253,9 @@ unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl F
             // SAFETY: passed on.
             return unsafe { told(dirfd, path, flags, next) };
         };
+        if flags & libc::O_DIRECT != 0 && only_reads(flags & !libc::O_DIRECT) {
+            return serve_direct(&ctx, dirfd, bytes, flags, next);
+        }
         serve_other(&ctx, dirfd, bytes, flags, next)
     }
 }

@@ -16,7 +16,27 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 #[inline]
 fn retry(fd: c_int, result: ssize_t, again: impl FnOnce() -> ssize_t) -> ssize_t {
-    if result < 0 && errno::errno() == libc::EIO && move_to_pfs(fd).is_some() { again() } else { result }
+    let failed = result < 0 && matches!(errno::errno(), libc::EIO | libc::EINVAL);
+    if failed && move_failing(fd).is_some() { again() } else { result }
+}
+
+/// Moves a descriptor to the PFS whose copy cannot be read: the disk fails, or the file system of
+/// the tier has other rules for reads past the page cache.
+#[cold]
+#[inline(never)]
+fn move_failing(fd: c_int) -> Option<()> {
+    let saved = errno::errno();
+    let moved = if saved == libc::EIO {
+        move_to_pfs(fd)
+    } else if crate::direct::is_direct(fd) {
+        let ctx = ctx::mapped()?;
+        let f = copy_of_fd(&ctx, fd)?;
+        pfs_fd::move_to_pfs(&ctx, fd, &f, Version::Same)
+    } else {
+        None
+    };
+    errno::set_errno(saved);
+    moved
 }
 
 /// Puts a descriptor of the PFS file in the place of a failing copy's.
@@ -112,11 +132,11 @@ hook! { next;
     }
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
         covers(addr, len, flags);
-        map_any((prot, flags), fd, len, |fd| next(addr, len, prot, flags, fd, off))
+        map_any((prot, flags), fd, (len, off), |fd| next(addr, len, prot, flags, fd, off))
     }
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
         covers(addr, len, flags);
-        map_any((prot, flags), fd, len, |fd| next(addr, len, prot, flags, fd, off))
+        map_any((prot, flags), fd, (len, off), |fd| next(addr, len, prot, flags, fd, off))
     }
     fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
         if takes_advice(fd, off, len, advice) { 0 } else { next(fd, off, len, advice) }
@@ -134,14 +154,16 @@ hook! { next;
 unsafe fn map_any(
     (prot, flags): (c_int, c_int),
     fd: c_int,
-    len: usize,
+    (len, off): (usize, off_t),
     map: impl Fn(c_int) -> *mut c_void,
 ) -> *mut c_void {
     let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
     if flags & libc::MAP_ANONYMOUS == 0 && reads && large::could_be(fd) {
         // It may fail for its own reasons; then the descriptor itself is mapped.
         let saved = errno::errno();
-        if let Some(p) = whole::mmap(fd, len, &map) {
+        let populates = flags & libc::MAP_POPULATE != 0;
+        let range = whole::Range { len, off: u64::try_from(off).unwrap_or(0), populates };
+        if let Some(p) = whole::mmap(fd, range, &map) {
             return p;
         }
         errno::set_errno(saved);

@@ -6,11 +6,16 @@ use monarch_abi::hash::Identity;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 /// File systems on which a read that must not block does not: ext4, xfs, btrfs, tmpfs.
 const NOWAIT_FILE_SYSTEMS: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+
+/// Bytes of one advice to read ahead: the window of the kernel, unless it was changed.
+const READ_AHEAD_BYTES: usize = 128 << 10;
 
 /// A root on the PFS.
 #[derive(Debug)]
@@ -105,6 +110,20 @@ impl SourceFile for PfsFile {
     fn use_cache(&self) {
         let _ = rustix::fs::fcntl_getfl(&*self.0)
             .and_then(|flags| rustix::fs::fcntl_setfl(&*self.0, flags - OFlags::DIRECT));
+    }
+
+    fn share_cache(&self) {
+        self.use_cache();
+        // The kernel's own guess would look like what another process reads.
+        let _ = rustix::fs::fadvise(&*self.0, 0, None, rustix::fs::Advice::Random);
+    }
+
+    fn read_ahead(&self, range: Range<u64>) {
+        // (The kernel reads no more than its window for one advice.)
+        for off in range.clone().step_by(READ_AHEAD_BYTES) {
+            let len = (range.end - off).min(READ_AHEAD_BYTES as u64);
+            let _ = rustix::fs::fadvise(&*self.0, off, NonZeroU64::new(len), rustix::fs::Advice::WillNeed);
+        }
     }
 
     fn fd(&self) -> Option<Arc<OwnedFd>> {

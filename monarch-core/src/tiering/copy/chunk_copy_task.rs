@@ -66,6 +66,11 @@ impl<'a> ChunkCopyTask<'a> {
         let tier = self.fetches.cx.tiers.get(fetch.tier)?;
         match tier.parts.open(&fetch.part, range.start, range.end - range.start) {
             Ok(sink) => {
+                if fetch.is_paged()
+                    && let Some(file) = fetch.original()
+                {
+                    file.read_ahead(range);
+                }
                 self.sink = Some(sink);
                 Some(self)
             }
@@ -204,6 +209,9 @@ impl Task for ChunkCopyTask<'_> {
         self.fetch.range(self.chunk)
     }
     fn is_direct(&self) -> bool {
+        if self.fetch.is_paged() {
+            return false;
+        }
         match self.fetches.cx.options.direct {
             Direct::Yes => true,
             Direct::No => false,
@@ -221,6 +229,10 @@ impl Task for ChunkCopyTask<'_> {
     }
     fn opened(&self, file: &Arc<dyn SourceFile>, took: Duration) {
         self.fetches.accounting.note_open(&self.fetch.file, took);
+        if self.fetch.is_paged() {
+            file.share_cache();
+            file.read_ahead(self.range());
+        }
         self.fetch.opened(file);
         self.fetches.requeue(&self.fetch);
     }

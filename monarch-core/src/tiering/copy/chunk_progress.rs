@@ -18,7 +18,7 @@ pub(super) enum Original {
 
 /// The state of a fetch that its lock protects.
 ///
-/// Fields: 18, all of which change under one lock; the fetch and the methods below keep their
+/// Fields: 20, all of which change under one lock; the fetch and the methods below keep their
 /// invariants.
 pub(super) struct Progress {
     pub(super) original: Original,
@@ -27,6 +27,11 @@ pub(super) struct Progress {
     /// Whether the rest is fetched, and from which chunk on.
     pub(super) rest: bool,
     pub(super) cursor: u32,
+    /// Whether a process reads the file of the PFS through the page cache: then chunks are read
+    /// through it, too, and the rest follows that process.
+    pub(super) paged: bool,
+    /// Whether a process has asked for the rest.
+    pub(super) rest_asked: bool,
     /// Chunks in flight that no reader requested, and the limit on them.
     pub(super) unasked: u32,
     pub(super) width: u32,
@@ -133,6 +138,8 @@ mod tests {
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
+            paged: false,
+            rest_asked: false,
             unasked: 0,
             width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],

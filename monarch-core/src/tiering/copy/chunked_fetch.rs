@@ -12,7 +12,7 @@ use crate::tier::{PartCopy, Sum};
 use crate::tiering::copy::chunk_progress::{Original, Progress};
 use crate::tiering::copy::window_slots::Slot;
 use crate::tiering::core::claimed_file::ClaimedFile;
-use monarch_abi::chunks::LargeFile;
+use monarch_abi::chunks::{LargeFile, PAGED, REST};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// A large file whose chunks are fetched into a partial copy.
 ///
-/// Methods: 27, most of them one step of [`Progress`] under its lock.
+/// Methods: 30, most of them one step of [`Progress`] under its lock.
 pub(crate) struct ChunkedFetch {
     pub(crate) file: ClaimedFile,
     pub(crate) large: LargeFile<'static>,
@@ -44,6 +44,19 @@ pub(crate) struct ChunkedFetch {
 pub(crate) struct PlacedPart {
     pub(crate) tier: usize,
     pub(crate) part: PartCopy,
+}
+
+/// What is in flight and present of a file.
+pub(crate) struct ProgressView {
+    /// One bit for each chunk that is in flight or present.
+    pub(crate) taken: Vec<u64>,
+    /// One bit for each chunk that is present.
+    pub(crate) present: Vec<u64>,
+    /// Number of chunks that are in flight or queued.
+    pub(crate) in_flight: usize,
+    /// Whether the rest is fetched, and whether a process has asked for it.
+    pub(crate) rest: bool,
+    pub(crate) rest_asked: bool,
 }
 
 /// The space of a chunk's bytes.
@@ -69,6 +82,8 @@ impl ChunkedFetch {
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
+            paged: false,
+            rest_asked: false,
             unasked: 0,
             width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
@@ -109,9 +124,12 @@ impl ChunkedFetch {
                 p.wanted.push_back(chunk);
             }
         });
-        if self.large.head.rest.swap(0, Ordering::AcqRel) != 0 {
+        let asked = self.large.head.rest.swap(0, Ordering::AcqRel);
+        if asked != 0 {
             any = true;
-            p.rest = !self.streamed;
+            p.paged |= asked & PAGED != 0 && !self.streamed;
+            p.rest_asked |= asked & REST != 0;
+            p.rest = !self.streamed && !p.paged;
         }
         if any {
             p.asked = Instant::now();
@@ -122,6 +140,38 @@ impl ChunkedFetch {
     /// Has the rest fetched, unless the file is streamed.
     pub(crate) fn fetch_rest(&self) {
         lock(&self.progress).rest = !self.streamed;
+    }
+
+    /// Whether a process reads the file of the PFS through the page cache.
+    pub(crate) fn is_paged(&self) -> bool {
+        lock(&self.progress).paged
+    }
+
+    /// What is in flight and present, for the component that follows readers through the page cache.
+    /// `None` once the fetch has ended.
+    pub(crate) fn view(&self) -> Option<ProgressView> {
+        let p = lock(&self.progress);
+        let bits = |words: &[u64]| words.iter().map(|w| w.count_ones()).sum::<u32>();
+        let waiting = p.wanted.iter().filter(|&&c| !p.is_taken(c)).count();
+        let in_flight = bits(&p.taken).saturating_sub(bits(&p.present)) as usize + waiting;
+        let view = ProgressView {
+            taken: p.taken.clone(),
+            present: p.present.clone(),
+            in_flight,
+            rest: p.rest,
+            rest_asked: p.rest_asked,
+        };
+        (!p.ended).then_some(view)
+    }
+
+    /// Queues chunks, as if a reader had requested them.
+    pub(crate) fn want(&self, chunks: &[u32]) {
+        let mut p = lock(&self.progress);
+        for &chunk in chunks {
+            if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
+                p.wanted.push_back(chunk);
+            }
+        }
     }
 
     /// Takes the next chunk to fetch, with its space, and whether there are more. It counts as in

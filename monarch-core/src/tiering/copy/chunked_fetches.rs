@@ -4,13 +4,16 @@
 //! Invariant: the state word of a file changes before its partial copy is removed.
 
 use crate::metrics::Origin;
+use crate::snapshot::Range;
 use crate::sync::lock;
 use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::copy::accounting::CopyAccounting;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
 use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::paged_fetches::PagedFetches;
 use crate::tiering::copy::publisher::Publisher;
+use crate::tiering::copy::shards::next_shard;
 use crate::tiering::copy::taken_chunk::{Counted, TakenChunk};
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
@@ -18,6 +21,7 @@ use crate::tiering::core::engine_trial::Kind;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::segments::parts;
 use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
 use crate::tiering::placement::reclaim::Reclaimer;
@@ -25,12 +29,13 @@ use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
 use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
 use crate::tiering::queue::waker::Waker;
+use crate::tiering::queue::work_queue::WorkQueue;
 use crate::tiering::residency::Residency;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::Refusal;
+use monarch_abi::word::{Refusal, State};
 use monarch_policies::RequestSource;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,6 +49,8 @@ const MAX_UNASKED_CHUNKS: u32 = 8;
 const MAX_UNASKED_CHUNKS_LOCAL: u32 = 2;
 /// Chunks that a sequential reader requests before it needs them.
 const READ_AHEAD_CHUNKS: u32 = 4;
+/// How long the rest of a file is not fetched after a process has opened it.
+const HOLD_REST_FOR: Duration = Duration::from_millis(100);
 /// Pause after a lack of space that may pass.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Time without reads after which a file that is being decompressed is given up when its space is
@@ -58,7 +65,7 @@ const KEEPER_FACTOR: u32 = 60;
 
 /// The large files whose chunks are being fetched.
 ///
-/// Fields: 13, twelve components and a count.
+/// Fields: 15, fourteen components and a count.
 pub(crate) struct ChunkedFetches {
     pub(crate) cx: Arc<Context>,
     fetch_lines: Arc<Mutex<FetchLines>>,
@@ -72,6 +79,8 @@ pub(crate) struct ChunkedFetches {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) accounting: Arc<CopyAccounting>,
     slots: Arc<InflightSlots>,
+    pub(crate) paged: Arc<PagedFetches>,
+    work: Arc<WorkQueue>,
     chunks_ahead: AtomicUsize,
 }
 
@@ -98,6 +107,8 @@ impl ChunkedFetches {
             publisher: publisher.clone(),
             accounting: accounting.clone(),
             slots: queue.slots.clone(),
+            paged: Arc::default(),
+            work: queue.work.clone(),
             chunks_ahead: AtomicUsize::new(0),
         }
     }
@@ -107,13 +118,25 @@ impl ChunkedFetches {
     pub(crate) fn drain_chunk_requests(&self, key: u64) -> bool {
         let mut lines = lock(&self.fetch_lines);
         let Some(fetch) = lines.by_key.get(&key).cloned() else { return false };
-        let work = fetch.drain_chunk_requests() && lines.enqueue(&fetch);
+        let work = self.drain_requests(&fetch) && lines.enqueue(&fetch);
         drop(lines);
         // The caller is a copier: only rings have to be woken.
         if work && self.lane_of_fetch(&fetch) == Lane::Rings {
             self.waker.wake(Lane::Rings);
         }
         true
+    }
+
+    /// Takes what readers have requested of a file. A file that a process now reads by pages is
+    /// followed.
+    fn drain_requests(&self, fetch: &Arc<ChunkedFetch>) -> bool {
+        let was_paged = fetch.is_paged();
+        let any = fetch.drain_chunk_requests();
+        if !was_paged && fetch.is_paged() {
+            // The bytes of others do not pass the page cache.
+            if fetch.file.origin() == Origin::Pfs { self.paged.follow(fetch) } else { fetch.fetch_rest() }
+        }
+        any
     }
 
     /// Has the rest of a file fetched, if its chunks are being fetched.
@@ -192,6 +215,10 @@ impl ChunkedFetches {
         // space to keep it.
         let ahead = self.cx.options.prefetch && (!file.passes() || self.cx.is_elastic());
         let rest = !streamed && (ahead || file.source == RequestSource::Prefetch);
+        // What opens a file may map it in a moment: bytes read past the page cache would be read
+        // twice.
+        let is_held = rest && file.source == RequestSource::Demand && file.origin() == Origin::Pfs;
+        let rest = rest && !is_held;
         let local = file.packed.is_some() || file.live.source.keeps_nowait();
         let width = if local { MAX_UNASKED_CHUNKS_LOCAL } else { MAX_UNASKED_CHUNKS };
         let word = &file.entry.master.word;
@@ -227,7 +254,10 @@ impl ChunkedFetches {
             self.end_fetch(&fetch, if open { CopyOutcome::Stopped } else { CopyOutcome::Bypass });
             return;
         }
-        fetch.drain_chunk_requests();
+        self.drain_requests(&fetch);
+        if is_held && !fetch.is_paged() {
+            self.paged.hold(&fetch, Instant::now() + HOLD_REST_FOR);
+        }
         let work = lines.enqueue(&fetch);
         drop(lines);
         futex_wake(word, u32::MAX >> 1);
@@ -309,9 +339,21 @@ impl ChunkedFetches {
         };
         self.publisher.publish_outcome(&fetch.file, end);
         fetch.large.ticked();
+        if !matches!(end, CopyOutcome::Failed(_) | CopyOutcome::Refused(..)) {
+            self.prefetch_next_shard(&fetch.file);
+        }
         if matches!(end, CopyOutcome::Decoded(_)) && fetch.file.below.is_some() {
             self.compressor.enqueue(&fetch.file, sum);
         }
+    }
+
+    /// Prefetches the part of a checkpoint that follows a part whose copy is complete.
+    fn prefetch_next_shard(&self, file: &ClaimedFile) {
+        let Some(rel) = next_shard(&file.rel).filter(|_| self.cx.options.prefetch) else { return };
+        let Some(next) = file.live.segment.lookup(&rel).filter(|e| e.word().state() == State::Absent) else { return };
+        let Some((segment, _)) = parts(file.key) else { return };
+        self.work.lines().asked.push_front(Range { segment, from: next.id, end: next.id + 1 });
+        self.waker.wake_all();
     }
 
     /// Gives up the fetch of a file.

@@ -4,6 +4,7 @@ use crate::engine::{CopyEngine, Task, Work};
 use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::copy::file_copies::FileCopies;
+use crate::tiering::copy::page_follower::PageFollower;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::shared::Shared;
@@ -50,6 +51,7 @@ pub(crate) struct Workers {
     compressor: Arc<Compressor>,
     copies: Arc<FileCopies>,
     dispatcher: Arc<Dispatcher>,
+    page_follower: PageFollower,
     worker_pool: WorkerPool,
 }
 
@@ -60,6 +62,7 @@ impl Workers {
         compression: &Compression,
         copies: &Arc<FileCopies>,
         dispatcher: &Arc<Dispatcher>,
+        page_follower: PageFollower,
     ) -> Self {
         Self {
             cx: shared.cx.clone(),
@@ -68,6 +71,7 @@ impl Workers {
             compressor: compression.compressor.clone(),
             copies: copies.clone(),
             dispatcher: dispatcher.clone(),
+            page_follower,
             worker_pool: WorkerPool::default(),
         }
     }
@@ -78,6 +82,9 @@ impl Workers {
             let me = self.clone();
             std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || work(&me))
         };
+        if let Err(e) = spawn("pages".to_owned(), |me| me.page_follower.run()) {
+            tracing::warn!(error = %e, "files that are mapped are not fetched ahead: the system allows no more threads");
+        }
         for i in 0..self.lanes.engines.rings {
             if let Err(e) = spawn(format!("ring-{i}"), Self::ring) {
                 tracing::warn!(rings = i, error = %e, "fewer rings than there should be: the system allows no more threads");
@@ -96,6 +103,7 @@ impl Workers {
     pub(crate) fn stop(&self) {
         self.cx.stop.store(true, Ordering::Relaxed);
         self.waker.wake_all();
+        self.page_follower.stop();
         self.worker_pool.call_all();
     }
 
