@@ -10,6 +10,7 @@ use monarch_abi::accesses::{Opened as Access, Served};
 use monarch_abi::control::{Control, Counter};
 use monarch_abi::demand::{self, Outcome, Watch};
 use monarch_abi::hash::CopyName;
+use monarch_abi::mapping;
 use monarch_abi::resolve::{Found, resolve};
 use monarch_abi::word::{State as Stage, Word};
 use monarch_guest::copy_open::{Here, copy_path};
@@ -162,7 +163,7 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     }
     let start = Here.now_us();
     let outcome = match f.segment.state.large(f.entry.master.id) {
-        Some(large) => demand::wait_complete(ctx.map, f, &large, &Here),
+        Some(large) => demand::wait_complete(ctx.map, f, &large, mapping::is_followed(ctx.map, f.root), &Here),
         None => demand::wait(ctx.map, f, &Here),
     };
     ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));

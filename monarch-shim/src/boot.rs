@@ -25,7 +25,7 @@ fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
         gate::set_counter_group(group);
     }
     // SAFETY: from the loader.
-    if let Some(ranks) = unsafe { env(envp, b"LOCAL_WORLD_SIZE").or_else(|| env(envp, b"WORLD_SIZE")) } {
+    if let Some(ranks) = unsafe { variable(envp, b"LOCAL_WORLD_SIZE").or_else(|| variable(envp, b"WORLD_SIZE")) } {
         crate::weights::set_ranks(ranks);
     }
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };

@@ -22,6 +22,9 @@
 //! | [`shell`] | descriptors that a shell hands to its children |
 //! | [`small`] | reads of such descriptors from the copy |
 //! | [`whole`] | complete copies of large files, for readers past the shim |
+//! | [`mapped`] | mappings of large files that the agent follows |
+//! | [`weights`] | how much of a mapped file its reader probably touches |
+//! | [`direct`] | reads past the page cache |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
 //! | [`gone`] | files that the job removes |
 //! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
