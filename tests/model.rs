@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
 
 extern crate self as monarch_abi;
+extern crate self as monarch_guest;
 
 #[path = "model/agent.rs"]
 mod agent;

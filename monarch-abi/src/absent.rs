@@ -7,20 +7,8 @@
 //! directory was last compared with the PFS; the check of one process counts for all of the node.
 //! A directory that was found changed is the kernel's for good.
 
-use crate::control::ControlMap;
 use crate::guard::NEVER_AGAIN;
-use crate::index::DIR_INCOMPLETE;
-use crate::segment::{Entry, Segment};
-use crate::word::State;
 use core::sync::atomic::{AtomicU32, Ordering};
-
-/// The longest name that is answered, in bytes. File systems refuse longer ones at lengths of their
-/// own (255, or 143 where names are encrypted), with another error.
-const MAX_NAME_BYTES: usize = 128;
-
-/// Names that file systems answer without listing them: snapshots, controls.
-const HIDDEN: [&[u8]; 9] =
-    [b".snapshot", b".snapshots", b".snap", b".zfs", b".lustre", b".fscrypt", b".glusterfs", b".beegfs", b"lost+found"];
 
 /// Word of a directory about whose names the kernel is asked.
 pub const KERNEL: u32 = 0;
@@ -125,7 +113,9 @@ impl Deciders<'_> {
         self.words.iter().filter(|w| w.load(Ordering::Relaxed) != KERNEL).count()
     }
 
-    fn word(&self, position: usize) -> u32 {
+    /// Returns the word of the directory at `position`.
+    #[must_use]
+    pub fn word(&self, position: usize) -> u32 {
         self.words.get(position).map_or(KERNEL, |w| w.load(Ordering::Acquire))
     }
 
@@ -133,26 +123,6 @@ impl Deciders<'_> {
     fn interval_ms(&self) -> u32 {
         self.interval_ms.load(Ordering::Relaxed).min(crate::control::MAX_CLOCK_MS)
     }
-}
-
-/// Whether the listing of `dir` may decide that it has no entry called `name`.
-#[must_use]
-pub(crate) fn may_decide(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>, name: &[u8]) -> bool {
-    let listed = segment.index.dir(dir.record).is_some_and(|d| d.flags & DIR_INCOMPLETE == 0);
-    listed
-        && segment.state.deciders.word(dir.record.aux as usize) != KERNEL
-        && dir.word().state() != State::Bypass
-        && name.len() <= MAX_NAME_BYTES
-        && !HIDDEN.contains(&name)
-        && may_search(ctl, segment, dir)
-}
-
-/// Whether a name may certainly be looked up in a directory. The scan has done that, by the rights
-/// of this process, where it has found entries; an empty directory of another user may forbid it.
-fn may_search(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>) -> bool {
-    let has_entries = segment.index.dir(dir.record).is_some_and(|d| d.end > d.id.saturating_add(1));
-    let is_own = || segment.index.owner(dir.record).is_some_and(|(owner, _)| owner == ctl.ctl.uid);
-    has_entries || (is_own() && dir.record.mode & 0o100 != 0)
 }
 
 #[cfg(test)]

@@ -313,13 +313,13 @@ pub struct Control {
     pub site_off: AtomicU32,
     /// How long the PFS took to answer an open lately, microseconds; 0 when that is not known.
     pub pfs_latency_us: AtomicU64,
-    /// Bytes a second that one reader gets from the PFS by page faults, as far as the agent knows; 0
-    /// when it does not.
+    /// Bytes a second that one reader gets from the PFS by page faults, as far as the agent knows;
+    /// 0 when it does not.
     pub fault_rate: AtomicU64,
     /// Longest wait of a mapping for the copy of its file, ms.
     pub map_ms: AtomicU32,
-    /// One bit for each root: the agent cannot see there which pages of a file the page cache holds,
-    /// or its reads do not go through it.
+    /// One bit for each root: the agent cannot see there which pages of a file the page cache
+    /// holds, or its reads do not go through it.
     pub unpaged_roots: AtomicU32,
     /// Zero.
     pub reserved2: [AtomicU64; 2],

@@ -323,8 +323,8 @@ pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, fr
     }
 }
 
-/// Tells the agent that this process reads a large file of the PFS through the page cache: all of it
-/// if `whole`.
+/// Tells the agent that this process reads a large file of the PFS through the page cache: all of
+/// it if `whole`.
 pub fn read_by_pages(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, whole: bool) {
     if file.ask_rest(if whole { REST | PAGED } else { PAGED }) {
         announce(ctl, f);

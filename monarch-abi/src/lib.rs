@@ -39,6 +39,7 @@ pub mod accesses;
 pub mod bitmap;
 pub mod chunks;
 pub mod control;
+mod deciding;
 pub mod demand;
 pub mod early;
 pub mod foreign_changes;

@@ -1,14 +1,14 @@
 //! Mappings of large files whose copy is not complete: whether they wait for it.
 //!
-//! A mapping of the PFS's file needs no wait where the agent follows it through the page cache: then
-//! the copy and the faults share each byte. Elsewhere, and where much of the copy was read past the
-//! page cache already, the time of the two ways decides, not a timeout:
+//! A mapping of the PFS's file needs no wait where the agent follows it through the page cache:
+//! then the copy and the faults share each byte. Elsewhere, and where much of the copy was read
+//! past the page cache already, the time of the two ways decides, not a timeout:
 //!
 //! * `fill = remaining / rate` is the time until the copy is complete;
 //! * `fault = touched * size / fault rate` is the time that the faults would take;
 //! * a mapping waits if `fill <= 1.25 * fault`, or if the copy is a moment away;
-//! * it looks again every 250 ms, and stops below half the rate that it decided on, without progress
-//!   for 500 ms, or after `wait.map`.
+//! * it looks again every 250 ms, and stops below half the rate that it decided on, without
+//!   progress for 500 ms, or after `wait.map`.
 
 use crate::chunks::LargeFile;
 use crate::control::{ControlMap, MAX_CLOCK_MS};
@@ -28,7 +28,8 @@ const STALL_US: u64 = 500_000;
 const SLEEP_NS: i64 = 20_000_000;
 /// The kernel's window of readahead, unless it was changed.
 const READ_AHEAD_BYTES: u64 = 128 << 10;
-/// Assumed where the agent has not measured it: page faults of 128 KiB at 1 ms each, bytes a second.
+/// Assumed where the agent has not measured it: page faults of 128 KiB at 1 ms each, bytes a
+/// second.
 const DEFAULT_FAULT_RATE: u64 = 128 << 20;
 /// Part of a copy, as a divisor, up to which a mapping of the PFS's file reads hardly a byte twice.
 const FEW: u32 = 16;
@@ -103,9 +104,9 @@ impl Facts {
     }
 }
 
-/// The rate of page faults where a call takes `latency_us` and one stream of calls has `stream_rate`
-/// bytes a second: the kernel reads [`READ_AHEAD_BYTES`] at a time, and one faulting thread waits for
-/// each.
+/// The rate of page faults where a call takes `latency_us` and one stream of calls has
+/// `stream_rate` bytes a second: the kernel reads [`READ_AHEAD_BYTES`] at a time, and one faulting
+/// thread waits for each.
 #[must_use]
 pub fn fault_rate(latency_us: u64, stream_rate: u64) -> u64 {
     let us = latency_us.saturating_add(time_us(READ_AHEAD_BYTES, stream_rate)).max(1);
@@ -123,8 +124,8 @@ pub fn remaining(file: &LargeFile<'_>, size: u64) -> u64 {
     u64::from(file.chunks().saturating_sub(file.count())).saturating_mul(file.chunk).min(size)
 }
 
-/// Whether so little of a copy is there that hardly a byte is read twice when the file of the PFS is
-/// mapped.
+/// Whether so little of a copy is there that hardly a byte is read twice when the file of the PFS
+/// is mapped.
 #[must_use]
 pub fn has_hardly_begun(file: &LargeFile<'_>) -> bool {
     file.count() <= file.chunks() / FEW

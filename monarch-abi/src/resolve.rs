@@ -5,8 +5,9 @@
 //! index; absolute ones are matched against the spellings again). Whatever leaves the roots, meets
 //! something bypassed or is not known ends in [`Miss`]: the kernel decides.
 
-use crate::absent::{self, Absent};
+use crate::absent::Absent;
 use crate::control::{ControlMap, Match, Start};
+use crate::deciding::may_decide;
 use crate::mem::PathBuffer;
 use crate::segment::{Entry, Segment};
 use crate::word::State;
@@ -264,7 +265,7 @@ fn walk<'a>(
         let below_file = || {
             let here_is = here.word().state() != State::Bypass && !here.record.is_link();
             let (dir, tail) = came.filter(|_| here_is).ok_or(Miss::Unknown(root))?;
-            let decides = absent::may_decide(ctl, segment, &dir, b"");
+            let decides = may_decide(ctl, segment, &dir, b"");
             Err(if decides { absent(root, number, &dir, tail, true) } else { Miss::Unknown(root) })
         };
         let Some((used, name)) = pending.next() else {
@@ -302,7 +303,7 @@ fn walk<'a>(
             name => out.push(name).ok_or(Miss::Unknown(root))?,
         }
         let named = name != b"." && name != b"..";
-        let decides = named && tail.is_some() && absent::may_decide(ctl, segment, &here, name);
+        let decides = named && tail.is_some() && may_decide(ctl, segment, &here, name);
         pending.0.skip(used);
         spelled = spelled.min(pending.rest().len());
         if !named {

@@ -1,10 +1,10 @@
 //! The constructor: finds the job's control block.
 
-use crate::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
-use crate::ctx::rights;
 use core::sync::atomic::Ordering;
 use monarch_abi::foreign_changes::VARIABLE;
 use monarch_guest::control::{self, variable};
+use monarch_guest::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
+use monarch_guest::ctx::rights;
 
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, argv: *const *const u8, envp: *const *const u8) {
@@ -44,6 +44,6 @@ fn map_control(path: &[u8], disabled: Option<&[u8]>) -> Option<()> {
         rights::switch_off();
     }
     gate::set_control(map);
-    crate::process::boot();
+    monarch_guest::process::boot();
     Some(())
 }

@@ -6,16 +6,16 @@
 //! processes that share it get each record once.
 
 use crate::changes::bypass;
-use crate::copy_open::Here;
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::large::{Claim, Known, MAX_READ_BYTES, identify, in_order, would_be_in_order};
-use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome};
 use monarch_abi::word::{State, Word};
+use monarch_guest::copy_open::Here;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
 
 /// Chunks that one long read requests at a time.
 const MAX_CHUNKS_PER_REQUEST: u32 = 16;
@@ -101,7 +101,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
     let ctx = ctx::get()?;
     let count = usize::try_from(count).ok().filter(|&n| n <= MAX_READ_BUFFERS)?;
     // SAFETY: tested before they are read.
-    let buffers = unsafe { crate::user::slice(iov, count)? };
+    let buffers = unsafe { monarch_guest::user::slice(iov, count)? };
     let total = buffers.iter().try_fold(0usize, |sum, buffer| sum.checked_add(buffer.iov_len))?;
     let plain = buffers.iter().all(|buffer| is_plain(buffer.iov_base as usize, buffer.iov_len, None));
     if total == 0 || total > MAX_READ_BYTES || !plain || !is_plain(0, total, off) {

@@ -2,12 +2,12 @@
 //! such a directory. Where such a path leads to a copy, the call is to reach the file on the PFS.
 
 use crate::changes::{Target, bypass};
-use crate::ctx::Ctx;
-use crate::sys;
 use core::ffi::c_int;
 use monarch_abi::control::Start;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::Found;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::sys;
 
 /// What a path that may lead to an open descriptor leads to, if that is a copy: `/proc/self/fd/N`,
 /// `/dev/stdin`, a number relative to such a directory, or the copy's own path. A copy is 0400, but

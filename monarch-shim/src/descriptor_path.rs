@@ -1,10 +1,10 @@
 //! The path of a descriptor, as the kernel shows it below `/proc`.
 
-use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
 use monarch_abi::mem::PathBuffer;
+use monarch_guest::sys;
 
 /// The path of an open file or directory, as the kernel knows it.
 #[must_use]

@@ -5,10 +5,10 @@
 //! larger blocks than 4 KiB is not used, and a read that the tier refuses (`EINVAL`) is repeated on
 //! the PFS ([`crate::hooks`], `read.rs`).
 
-use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_guest::sys::{self, Fd};
 
 /// The largest block that programs are expected to read in, in bytes.
 const MAX_BLOCK_BYTES: u32 = 4096;

@@ -4,8 +4,6 @@
 //! no real `DIR` can start with (glibc's begins with a descriptor, which is not negative), so that
 //! the hooks distinguish streams of the shim from real ones without a table.
 
-use crate::ctx::Ctx;
-use crate::errno;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::{Deref, DerefMut};
@@ -15,6 +13,8 @@ use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_abi::word::State;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::errno;
 
 /// Lower half negative as a descriptor.
 const MAGIC: u64 = 0x6d6f_6e64_f1ea_d1d2;
@@ -122,7 +122,7 @@ impl Drop for Locked<'_> {
 impl Shared {
     #[inline]
     fn lock(&self) -> Locked<'_> {
-        let us = crate::process::number() << 1 | 1;
+        let us = monarch_guest::process::number() << 1 | 1;
         if self.lock.compare_exchange(0, us, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             self.wait(us);
         }
@@ -260,7 +260,7 @@ impl Stream {
     fn is_changed(&self, ctx: Option<&Ctx>) -> bool {
         let Some(entry) = self.segment.by_id(self.dir) else { return true };
         let f = Found { root: self.root as usize, number: self.number as usize, segment: self.segment, entry };
-        entry.word().state() == State::Bypass || ctx.is_some_and(|ctx| !crate::guard::is_still_there(ctx, &f))
+        entry.word().state() == State::Bypass || ctx.is_some_and(|ctx| !monarch_guest::guard::is_still_there(ctx, &f))
     }
 
     /// The real descriptor of the directory.
@@ -279,11 +279,12 @@ impl Stream {
     fn open_real(&self, ctx: &Ctx) -> Option<c_int> {
         let rel = self.segment.index.path_of(self.dir)?;
         let root = ctx.map.roots().get(self.root as usize)?;
-        let mut path = crate::absolute::Absolute::join(ctx.map.str(&root.path), rel.get())?;
+        let mut path = monarch_guest::absolute::Absolute::join(ctx.map.str(&root.path), rel.get())?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let fd = crate::sys::Fd(crate::sys::open(path.c_str()?, flags)?);
+        let fd = monarch_guest::sys::Fd(monarch_guest::sys::open(path.c_str()?, flags)?);
         // Another directory may have taken the name.
-        crate::sys::fstat(fd.0).filter(|st| Some(st.st_ino) == self.segment.index.record(self.dir).map(|r| r.ino))?;
+        monarch_guest::sys::fstat(fd.0)
+            .filter(|st| Some(st.st_ino) == self.segment.index.record(self.dir).map(|r| r.ino))?;
         let number = fd.0;
         core::mem::forget(fd);
         Some(number)
@@ -303,7 +304,7 @@ pub unsafe fn close(s: *mut Shared) {
         if !real.is_null() {
             libc::closedir(real);
         } else if fd >= 0 {
-            crate::sys::close(fd);
+            monarch_guest::sys::close(fd);
         }
     }
 }

@@ -4,11 +4,11 @@
 //! by name and would have taken another way must not get a function from the shim that only says
 //! `ENOSYS`.
 
-use crate::errno::set_errno;
 use crate::symbols::Sym;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{iovec, off_t, ssize_t, stat64};
 use monarch_abi::sys::call;
+use monarch_guest::errno::set_errno;
 
 /// The result of a system call as C functions give it.
 fn result(r: isize) -> isize {

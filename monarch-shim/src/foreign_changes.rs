@@ -6,10 +6,7 @@
 //! that makes it. A stopped agent delays the process by [`ANSWER_TIMEOUT_MS`] at most, once: from
 //! then on messages are left in its queue, until it answers again.
 
-use crate::ctx;
 use crate::descriptor_path::real_path;
-use crate::sys::{self, Fd, call};
-use crate::user;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::MAX_ROOTS;
@@ -18,6 +15,9 @@ use monarch_abi::foreign_changes::{
 };
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{split_last, split_named};
+use monarch_guest::ctx;
+use monarch_guest::sys::{self, Fd, call};
+use monarch_guest::user;
 
 /// Age of the list of devices after which the agent is asked again, milliseconds.
 const MAX_DEVICE_LIST_AGE_MS: u32 = 1_000;

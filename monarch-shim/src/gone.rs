@@ -1,14 +1,14 @@
 //! Files that the job removes: a process that has a copy of one open sees that it has no name any
 //! more, as on the PFS.
 
-use crate::absolute::pfs_path;
-use crate::ctx::Ctx;
 use crate::identity::is_inode_of;
 use crate::paths::find_parent;
-use crate::sys;
 use core::ffi::c_int;
 use monarch_abi::resolve::Found;
 use monarch_abi::word::State;
+use monarch_guest::absolute::pfs_path;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::sys;
 
 /// The indexed file that has this name as its only one, before the name is removed or replaced.
 #[must_use]

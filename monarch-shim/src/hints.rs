@@ -5,10 +5,7 @@
 //! its runtime directory (see `monarch_abi::hint`). No process waits for it, and what is wrong
 //! costs time only.
 
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::paths::find;
-use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::accesses::Hinted;
@@ -19,6 +16,9 @@ use monarch_abi::resolve::Miss;
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::State;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
 
 /// Hints that this process has written.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -120,7 +120,7 @@ impl Writer {
             return Err(libc::EIO);
         }
         let c = ctx.map.ctl;
-        c.accesses.note_hint(crate::process::number(), Hinted { tag: self.header.tag(), ms: sys::coarse_ms() });
+        c.accesses.note_hint(monarch_guest::process::number(), Hinted { tag: self.header.tag(), ms: sys::coarse_ms() });
         c.hinted.fetch_add(1, Ordering::SeqCst);
         futex_wake(&c.hinted, 1);
         Ok(self.count)

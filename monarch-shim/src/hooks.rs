@@ -19,10 +19,10 @@ mod spawn;
 mod stat;
 mod stdio;
 
-use crate::ctx::{self, Ctx};
-use crate::errno;
-use crate::user;
 use core::ffi::{c_char, c_int};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::user;
 
 /// What a function gives when libc has no such symbol.
 trait Missing {
@@ -135,7 +135,7 @@ unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
 /// # Safety
 /// As for [`user::path`].
 #[inline]
-unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crate::absolute::Absolute> {
+unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
     // SAFETY: by contract.
     let (ctx, bytes) = unsafe { enter_change(path)? };
     let saved = errno::errno();
@@ -146,7 +146,7 @@ unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crat
 }
 
 /// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
-fn pfs_path_of(fd: c_int) -> Option<crate::absolute::Absolute> {
+fn pfs_path_of(fd: c_int) -> Option<monarch_guest::absolute::Absolute> {
     let ctx = ctx::mapped()?;
     let saved = errno::errno();
     let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::identity::path_if_there(&ctx, &f));

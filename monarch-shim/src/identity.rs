@@ -4,13 +4,13 @@
 //! `monarch_abi::hash`), so that the answer of the kernel's own fstat says which file it is a copy
 //! of.
 
-use crate::ctx::{self, Ctx};
 use core::sync::atomic::Ordering;
 use monarch_abi::hash::Stamp;
 use monarch_abi::index::{OWNER_KERNEL, Record};
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
+use monarch_guest::ctx::{self, Ctx};
 
 /// Mode of every copy.
 pub const COPY_MODE: u32 = libc::S_IFREG | 0o400;
@@ -68,7 +68,7 @@ fn copy_of_slow(ctx: &Ctx, f: &Facts) -> Option<Found<'static>> {
 /// The entry of which an open file is a copy.
 #[must_use]
 pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
-    copy_of(ctx, &Facts::of(&crate::sys::fstat_local(fd)?))
+    copy_of(ctx, &Facts::of(&monarch_guest::sys::fstat_local(fd)?))
 }
 
 /// The present attributes of a file that the job has changed since the copy was opened, when its
@@ -86,19 +86,19 @@ pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     if f.entry.word().is_gone() {
         return None;
     }
-    let mut path = crate::absolute::pfs_path(ctx, f)?;
-    let now = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    let mut path = monarch_guest::absolute::pfs_path(ctx, f)?;
+    let now = monarch_guest::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
     (is_inode_of(ctx, f, &now) && now.st_size as u64 == f.entry.record.size).then_some(now)
 }
 
 /// The path on the PFS of an entry if the file that was indexed is still there.
 #[must_use]
-pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::absolute::Absolute> {
+pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<monarch_guest::absolute::Absolute> {
     if f.entry.word().is_gone() {
         return None;
     }
-    let mut path = crate::absolute::pfs_path(ctx, f)?;
-    let st = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    let mut path = monarch_guest::absolute::pfs_path(ctx, f)?;
+    let st = monarch_guest::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
     is_inode_of(ctx, f, &st).then_some(path)
 }
 
@@ -132,7 +132,7 @@ pub fn is_version_of_statx(ctx: &Ctx, f: &Found<'static>, st: &libc::statx) -> b
     st.stx_ino == r.ino
         && st.stx_size == r.size
         && ns == r.mtime_ns
-        && is_device_of(ctx, f, crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor))
+        && is_device_of(ctx, f, monarch_guest::sys::makedev(st.stx_dev_major, st.stx_dev_minor))
 }
 
 /// Seconds and nanoseconds of a time in nanoseconds.
@@ -207,8 +207,8 @@ pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::stat
     if let Some(ns) = btime {
         out.stx_btime = time(ns);
     }
-    out.stx_dev_major = crate::sys::major(dev);
-    out.stx_dev_minor = crate::sys::minor(dev);
+    out.stx_dev_major = monarch_guest::sys::major(dev);
+    out.stx_dev_minor = monarch_guest::sys::minor(dev);
     Some(())
 }
 

@@ -4,10 +4,7 @@
 //! What is remembered by number is only that a descriptor is *not* worth that question, or where
 //! its file was found the last time; both may be wrong and do no harm.
 
-use crate::copy_open::copy_path;
-use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
-use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +12,9 @@ use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
+use monarch_guest::copy_open::copy_path;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys::{self, Fd};
 
 /// Descriptors for which a hint is kept: those below this number.
 const TRACKED_DESCRIPTORS: usize = 4096;

@@ -67,8 +67,6 @@ pub mod symbols;
 pub mod weights;
 pub mod whole;
 
-use monarch_guest::{absent, absolute, copy_open, ctx, cwd, errno, guard, mounts, process, sys, user};
-
 /// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.
 #[cfg(not(test))]
 #[panic_handler]

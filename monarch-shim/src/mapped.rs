@@ -3,11 +3,11 @@
 //! or be about memory that is something else by now. Then chunks are asked for that no process
 //! reads, or none.
 
-use crate::ctx;
 use crate::large;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use monarch_abi::demand;
 use monarch_abi::word::State;
+use monarch_guest::ctx;
 
 /// Mappings that are remembered.
 const MAX_MAPPINGS: usize = 64;

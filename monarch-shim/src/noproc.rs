@@ -1,15 +1,15 @@
 //! Paths of descriptors where `/proc` is not mounted: the inode shows which entry of the index an
 //! open file or directory is. Below a directory that is not in the index no entry lies.
 
-use crate::absolute::pfs_path;
-use crate::ctx::{self, Ctx};
-use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::Found;
+use monarch_guest::absolute::pfs_path;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys;
 
 fn find(ctx: &Ctx, fd: c_int) -> Option<Found<'static>> {
     let st = sys::fstat(fd)?;

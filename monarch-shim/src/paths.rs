@@ -1,13 +1,13 @@
 //! From (dirfd, path) to an entry of the index.
 
-use crate::absolute::Absolute;
-use crate::ctx::{self, Ctx};
-use crate::cwd;
 use crate::descriptor_path::path_of_fd;
-use crate::sys;
 use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_parent};
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::cwd;
+use monarch_guest::sys;
 
 /// The entry of `path` relative to `dirfd`. An empty path leads to no entry.
 ///

@@ -13,14 +13,14 @@
 //! collision costs hits, never truth): the first such call moves all its descriptors of the file,
 //! and opens of it get the PFS's descriptor from then on.
 
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::identity::{Facts, copy_of, copy_of_fd, is_version_of, path_if_there};
-use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::resolve::Found;
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
 
 /// Words of 64 bits.
 const LOCKED_WORDS: usize = 1024;
@@ -224,7 +224,7 @@ fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Vers
     let mut offset = take_offset();
     // (Another process that shares the open file may read on for ever.)
     for _ in 0..MAX_OFFSET_LOOKS {
-        if offset.is_none() || crate::process::is_alone() {
+        if offset.is_none() || monarch_guest::process::is_alone() {
             break;
         }
         sys::sleep_ms(1);
@@ -283,7 +283,7 @@ pub fn move_all_for_writing(ctx: &Ctx) {
 /// be opened by instead: of a copy whose file has changed. The descriptor that has the name keeps
 /// its version, as a stream of bytes must not change under its reader; a new open gets the file.
 #[must_use]
-pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
+pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<monarch_guest::absolute::Absolute> {
     let f = copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == monarch_abi::word::State::Bypass)?;
     // Closing a descriptor of the file would lose the record locks of the process.
     if is_locked(ctx, &f) { None } else { path_if_there(ctx, &f) }
@@ -404,7 +404,7 @@ pub fn linked(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Link {
     if f.entry.word().is_gone() {
         return Link::Gone;
     }
-    let open = |mut path: crate::absolute::Absolute| {
+    let open = |mut path: monarch_guest::absolute::Absolute| {
         sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW)
     };
     path_if_there(ctx, &f).and_then(open).map_or(Link::Other, |fd| Link::Copy(Fd(fd)))

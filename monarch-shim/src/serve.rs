@@ -1,9 +1,6 @@
 //! Opens: a hit is one lookup and one `openat` of the copy; a miss asks the agent and waits;
 //! everything else has a named reason to go to the PFS.
 
-use crate::copy_open::{Here, copy_path};
-use crate::ctx::Ctx;
-use crate::guard::{self, Asked};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::accesses::{Opened, Served as From};
@@ -11,6 +8,9 @@ use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome, Watch};
 use monarch_abi::resolve::{Found, Miss};
 use monarch_abi::word::{State, Word};
+use monarch_guest::copy_open::{Here, copy_path};
+use monarch_guest::ctx::Ctx;
+use monarch_guest::guard::{self, Asked};
 
 /// Flags that may be given when a copy is opened.
 const READ_FLAGS: c_int = libc::O_CLOEXEC
@@ -225,8 +225,8 @@ fn open_moved<T>(
 /// Notes for the agent's policies what was opened.
 #[inline]
 fn note(ctx: &Ctx, f: &Found<'static>, served: From) {
-    let opened = Opened { segment: f.number, id: f.entry.master.id, served, ms: crate::sys::coarse_ms() };
-    ctx.map.ctl.accesses.note(crate::process::number(), opened);
+    let opened = Opened { segment: f.number, id: f.entry.master.id, served, ms: monarch_guest::sys::coarse_ms() };
+    ctx.map.ctl.accesses.note(monarch_guest::process::number(), opened);
 }
 
 fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {
@@ -321,7 +321,7 @@ fn large<T>(
 pub fn count_miss(ctx: &Ctx, miss: Miss) {
     match miss {
         Miss::Outside => {}
-        Miss::NoSegment(root) if crate::ctx::sees_another_mount(root) => ctx.count(Counter::OtherMount, 1),
+        Miss::NoSegment(root) if monarch_guest::ctx::sees_another_mount(root) => ctx.count(Counter::OtherMount, 1),
         Miss::NoSegment(_) => ctx.count(Counter::Absent, 1),
         Miss::Unknown(_) | Miss::Absent(_) => ctx.count(Counter::Unknown, 1),
         Miss::Changed(_) => ctx.count(Counter::Written, 1),

@@ -10,13 +10,13 @@
 //! duplicate of such a descriptor. Standard input, output and error, and descriptors that are
 //! closed on exec, stay copies: `command < file` costs the PFS nothing.
 
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::identity::{COPY_MODE, Facts, copy_of};
 use crate::pfs_fd::{Version, move_to_pfs};
-use crate::sys;
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys;
 
 /// Programs that make children by `fork` or `vfork` and hand them descriptors by number.
 const SHELLS: [&[u8]; 8] = [b"sh", b"bash", b"rbash", b"dash", b"ash", b"zsh", b"mksh", b"lksh"];
@@ -119,7 +119,7 @@ pub fn duplicated(from: c_int, to: c_int) {
 #[inline(never)]
 fn note_duplicate(from: c_int, to: c_int) {
     // A child of vfork has other descriptors, but the memory of the shell.
-    if crate::process::number() != sys::pid() {
+    if monarch_guest::process::number() != sys::pid() {
         return;
     }
     let at = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| SHARED.get(fd));

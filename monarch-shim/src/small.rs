@@ -5,16 +5,16 @@
 //! still is that file, in the version that was copied; then the bytes are the copy's, so that a
 //! program that locks what it reads (HDF5) does not cost the PFS every read.
 
-use crate::copy_open::copy_path;
-use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
 use crate::large::{Claim, MAX_READ_BYTES, MOVED, MOVING, hint_of, is_moved};
-use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
+use monarch_guest::copy_open::copy_path;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys::{self, Fd};
 
 /// What is to be remembered about a descriptor of a file on the PFS.
 #[must_use]

@@ -1,11 +1,7 @@
 //! Complete copies of large files for readers past the shim: streams, mappings, sendfile. They wait
 //! for one if it is near.
 
-use crate::copy_open::Here;
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::large::{Claim, Known, MAX_READ_BYTES, forget, identify};
-use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::control::Counter;
@@ -13,6 +9,10 @@ use monarch_abi::demand::{self, Outcome};
 use monarch_abi::mapping::{self, Touched};
 use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
+use monarch_guest::copy_open::Here;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
 
 /// The complete copy, open, for readers that cannot use chunks: waits for it if that is
 /// near.
@@ -22,7 +22,7 @@ fn whole(known: &Known, ctx: &Ctx) -> Option<Fd> {
         w => wait_whole(ctx, &known.f, w)?,
     };
     // (Of one that is not complete there is nothing to compare.)
-    known.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, &known.f, word, copy))
+    known.open(ctx, word).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, &known.f, word, copy))
 }
 
 /// Waits until the copy of a large file is complete, if that is near; its word.
@@ -68,7 +68,7 @@ fn decide(ctx: &Ctx, known: &Known, touched: Touched) -> Mapping {
         }
     }
     // (Of one that is not complete there is nothing to compare.)
-    let copy = known.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, f, word, copy));
+    let copy = known.open(ctx, word).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, f, word, copy));
     copy.map_or(Mapping::Pfs, Mapping::Copy)
 }
 

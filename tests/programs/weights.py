@@ -89,9 +89,13 @@ def main():
     what, *words = sys.argv[1:]
     if what == "make":
         directory, size, *names = words
+        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
         for name in names or ["model.safetensors"]:
             with open(f"{directory}/{name}", "wb") as f:
-                f.write(random.Random(name).randbytes(int(size)))
+                rng = random.Random(name)
+                for at in range(0, int(size), 1 << 20):
+                    f.write(rng.randbytes(min(1 << 20, int(size) - at)))
             os.utime(f"{directory}/{name}", (1_600_000_000, 1_600_000_000))
         return
     root, truth, *ways = words

@@ -100,7 +100,7 @@ pub struct MetricsStatus {
 
 /// State of a root; flat, as [`Status`].
 ///
-/// Fields: 25, one per key of the object.
+/// Fields: 26, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RootStatus {
     /// Its real path.

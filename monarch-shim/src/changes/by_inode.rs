@@ -5,15 +5,15 @@
 //! A file is searched in the directory that the kernel says it lies in; among all entries only if
 //! it has several names, and only in an index that holds such files.
 
-use crate::ctx::{self, Ctx};
 use crate::descriptor_path::real_path;
-use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, Ordering};
 use monarch_abi::control::MAX_SEGMENTS;
 use monarch_abi::demand;
 use monarch_abi::resolve::{Found, Parent, child, split_last};
 use monarch_abi::segment::Segment;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys;
 
 /// By segment: whether it holds files with several names.
 static LINKED: [AtomicU8; MAX_SEGMENTS] = [const { AtomicU8::new(0) }; MAX_SEGMENTS];
@@ -39,7 +39,7 @@ pub(super) fn directory(ctx: &Ctx, dev: u64, ino: u64) -> Option<Found<'static>>
 /// Whether inodes may find more than paths: not in the agent's mounts, of which one leads to each
 /// device.
 pub(super) fn may_tell(ctx: &Ctx) -> bool {
-    ctx::may_have_other_mounts(ctx.map) || crate::mounts::any_twice(ctx)
+    ctx::may_have_other_mounts(ctx.map) || monarch_guest::mounts::any_twice(ctx)
 }
 
 /// The directory in which an open file lies, and its entry there.

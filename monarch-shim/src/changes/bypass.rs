@@ -1,9 +1,9 @@
 //! Turning entries of the index to Bypass: the kernel answers for them from then on.
 
-use crate::ctx::Ctx;
 use core::sync::atomic::Ordering;
 use monarch_abi::demand;
 use monarch_abi::resolve::{Found, Parent};
+use monarch_guest::ctx::Ctx;
 
 /// Turns one entry to Bypass, wakes waiting readers and notifies the agent.
 pub fn bypass(ctx: &Ctx, f: &Found<'static>) {

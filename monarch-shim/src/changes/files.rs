@@ -4,15 +4,15 @@ use super::by_inode;
 use super::bypass::{bypass, bypass_parent, bypass_subtree};
 use super::real_path::{file_at, parent_at, path_in_root};
 use super::target::Target;
-use crate::ctx::{self, Ctx};
 use crate::identity::{Facts, copy_of, path_if_there};
 use crate::paths::{find, find_parent};
-use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, split_last};
 use monarch_abi::word::State;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys;
 
 /// Content or attributes of a file are about to change, named by its path.
 #[must_use]
@@ -46,7 +46,7 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
 pub(super) fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
     f.entry.word().state() != State::Bypass
         && !ctx::may_have_other_mounts(ctx.map)
-        && crate::guard::is_still_there(ctx, f)
+        && monarch_guest::guard::is_still_there(ctx, f)
 }
 
 /// The entry of an open file, whatever path it was opened by.
@@ -188,7 +188,7 @@ fn copy_name_of(fd: c_int) -> Option<monarch_abi::hash::CopyName> {
 /// What an open file is.
 pub enum OpenFile {
     /// A copy of the file at this path.
-    Copy(crate::absolute::Absolute),
+    Copy(monarch_guest::absolute::Absolute),
     /// A copy of a file that is no longer where it was; whether a job has removed it.
     Orphan(bool),
     /// No copy.

@@ -5,12 +5,12 @@ use super::by_inode;
 use super::bypass::bypass_parent;
 use super::files::is_known;
 use super::real_path::{parent_at, real_path_in_root};
-use crate::ctx::{self, Ctx};
 use crate::paths::find_parent;
-use crate::sys;
 use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Parent, split_named};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys;
 
 /// A name is about to be created, removed, replaced, or, with all that may lie below it, moved. A
 /// directory that is removed is empty: whatever was below it has changed already.

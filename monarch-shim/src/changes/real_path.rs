@@ -3,13 +3,13 @@
 //! While a root has no index yet, the path is left for the agent, which enters the change before
 //! the index is used.
 
-use crate::ctx::{self, Ctx};
 use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::control::Start;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
+use monarch_guest::ctx::{self, Ctx};
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount
 /// leads there.
@@ -28,7 +28,7 @@ pub(super) fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBu
     }
     let roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
     let through = roots.map(|r| ctx.map.str(&r.path)).find_map(|root| {
-        let rest = crate::mounts::through_another(real.get(), root, dev, |d| ctx.is_root_device(d))?;
+        let rest = monarch_guest::mounts::through_another(real.get(), root, dev, |d| ctx.is_root_device(d))?;
         let mut out = PathBuffer::front();
         out.append(root)?;
         out.append(rest.get())?;

@@ -3,14 +3,14 @@
 use super::bypass::{bypass, bypass_subtree};
 use super::names::name_changes;
 use super::real_path::real_path_in_root;
-use crate::ctx::{self, Ctx};
 use crate::paths::{absolute, find};
-use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::control::NO_ROOT;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::split_last;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys;
 
 /// Another file system is about to appear at a path, or to go.
 pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {

@@ -1,15 +1,15 @@
 //! What a call that changes a file is to be made on.
 
-use crate::ctx::Ctx;
 use crate::identity::path_if_there;
 use monarch_abi::resolve::Found;
+use monarch_guest::ctx::Ctx;
 
 /// What a call that changes a file is to be made on.
 pub enum Target {
     /// On what the application named.
     AsNamed,
     /// On the PFS file at this path: what was named is a copy of it.
-    Pfs(crate::absolute::Absolute),
+    Pfs(monarch_guest::absolute::Absolute),
     /// On nothing: what was named is a copy of a file that a job has removed, and that has no other
     /// name.
     Removed,

@@ -2,14 +2,14 @@
 //! kernel decides the rest.
 
 use super::{enter, hook};
-use crate::absent;
-use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
-use crate::user;
 use core::ffi::{c_char, c_int};
 use monarch_abi::control::Counter;
 use monarch_abi::word::State;
+use monarch_guest::absent;
+use monarch_guest::guard::{Asked, is_still};
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 const ANY_MODE: c_int = libc::R_OK | libc::W_OK | libc::X_OK;

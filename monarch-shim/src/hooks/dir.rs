@@ -1,17 +1,17 @@
 //! opendir and what works on its result, scandir.
 
 use super::{enter, hook};
-use crate::absent;
-use crate::ctx;
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
-use crate::errno;
-use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_long};
 use libc::{DIR, dirent64};
 use monarch_abi::control::Counter;
 use monarch_abi::resolve::Miss;
+use monarch_guest::absent;
+use monarch_guest::ctx;
+use monarch_guest::errno;
+use monarch_guest::guard::{Asked, is_still};
 
 const CWD: c_int = libc::AT_FDCWD;
 

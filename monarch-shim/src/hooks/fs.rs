@@ -3,13 +3,13 @@
 
 use super::{before_change, enter_change, hook};
 use crate::changes::name_changes;
-use crate::ctx;
-use crate::errno;
 use crate::identity::{copy_of_fd, is_current, path_if_there};
-use crate::sys::{self, Fd};
-use crate::user;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::{dev_t, mode_t};
+use monarch_guest::ctx;
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 

@@ -1,9 +1,9 @@
 //! The functions of `monarch.h`, which a job may look for and call.
 
 use crate::hints::{fails, is_active, residency, tell};
-use crate::user;
 use core::ffi::{c_char, c_int, c_long};
 use monarch_abi::hint::Kind;
+use monarch_guest::user;
 
 /// What `user::slice` tests at a time, in bytes.
 const SLICE_TEST_BYTES: usize = 32 << 10;

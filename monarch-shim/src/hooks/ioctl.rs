@@ -2,13 +2,13 @@
 
 use super::hook;
 use crate::changes::{bypass, opened_for_writing};
-use crate::ctx::{self, Ctx};
-use crate::errno;
 use crate::identity::{Facts, copy_of, copy_of_fd};
 use crate::pfs_fd::{before_ioctl, open_pfs};
-use crate::sys::{self, Fd};
-use crate::user;
 use core::ffi::{c_int, c_ulong};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::{self, Fd};
+use monarch_guest::user;
 
 /// Kinds of requests that no file system answers: terminals, and what the kernel itself does for
 /// every descriptor (FIONREAD, FIONBIO, FIOCLEX, FIOQSIZE); sockets; graphics and accelerators.

@@ -1,11 +1,11 @@
 //! readlink and its kin: targets of links, and what is no link, from the index.
 
 use super::{enter, hook, stat};
-use crate::absent::link_target;
-use crate::errno;
-use crate::user;
 use core::ffi::{c_char, c_int};
 use monarch_abi::control::Counter;
+use monarch_guest::absent::link_target;
+use monarch_guest::errno;
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 

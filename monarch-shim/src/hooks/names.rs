@@ -2,9 +2,7 @@
 
 use super::{before_change, enter_change, hook};
 use crate::changes::{file_changes, name_changes, opened_for_writing, root_path_changed};
-use crate::ctx;
 use crate::descriptor_path::proc_path;
-use crate::errno;
 use crate::foreign_changes;
 use crate::gone::last_name;
 use crate::pfs_fd::{self, Link};
@@ -12,6 +10,8 @@ use core::ffi::{c_char, c_int};
 use libc::{dev_t, mode_t};
 use monarch_abi::resolve::Found;
 use monarch_abi::word::State;
+use monarch_guest::ctx;
+use monarch_guest::errno;
 
 const CWD: c_int = libc::AT_FDCWD;
 

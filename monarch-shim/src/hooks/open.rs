@@ -1,21 +1,21 @@
 //! open, openat, creat and their variants.
 
 use super::{enter_change, enter_open, hook};
-use crate::absent;
 use crate::changes::{Opened, Target, before_write_open, opened_for_writing};
-use crate::copy_open::raw_open;
-use crate::ctx::Ctx;
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
-use crate::errno;
-use crate::guard::Asked;
 use crate::next::test_cancel;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
-use crate::sys::Fd;
 use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
 use monarch_abi::resolve::Found;
+use monarch_guest::absent;
+use monarch_guest::copy_open::raw_open;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::errno;
+use monarch_guest::guard::Asked;
+use monarch_guest::sys::Fd;
 
 /// An open that only reads.
 #[inline]
@@ -76,9 +76,9 @@ pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
         && let Some(mut path) = crate::pfs_fd::changed_behind_copy(ctx, fd)
         && let Some(path) = path.c_str()
     {
-        let cloexec = crate::sys::fcntl(fd, libc::F_GETFD, 0).is_none_or(|f| f & libc::FD_CLOEXEC != 0);
-        if let Some(new) = crate::sys::open(path, flags & !libc::O_NOFOLLOW | libc::O_CLOEXEC).map(Fd) {
-            let _ = crate::sys::dup_to(new.0, fd, cloexec);
+        let cloexec = monarch_guest::sys::fcntl(fd, libc::F_GETFD, 0).is_none_or(|f| f & libc::FD_CLOEXEC != 0);
+        if let Some(new) = monarch_guest::sys::open(path, flags & !libc::O_NOFOLLOW | libc::O_CLOEXEC).map(Fd) {
+            let _ = monarch_guest::sys::dup_to(new.0, fd, cloexec);
         }
     }
     errno::set_errno(saved);
@@ -107,7 +107,7 @@ fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
 fn is_absent(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
     // (What makes a file without a name has flags of its own that may be refused.)
     let makes = libc::O_TMPFILE & !libc::O_DIRECTORY;
-    if flags & makes != 0 || crate::ctx::get().is_none() {
+    if flags & makes != 0 || monarch_guest::ctx::get().is_none() {
         return false;
     }
     let follow = flags & libc::O_NOFOLLOW == 0;
@@ -129,7 +129,7 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
     let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
     let read = || {
         // SAFETY: a path of the application, which ends with a NUL.
-        unsafe { crate::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) }
+        unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) }
     };
     if let Some(fd) = open_target(change_behind_copy(ctx, dirfd, path, follow), flags, read) {
         return fd;
@@ -151,7 +151,7 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
 /// A descriptor that could not be moved off a copy is closed.
 pub(super) fn or_closed(moved: c_int, fd: c_int) -> c_int {
     if moved < 0 {
-        crate::sys::close(fd);
+        monarch_guest::sys::close(fd);
     }
     moved
 }
@@ -163,7 +163,7 @@ fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) 
         Target::AsNamed => return None,
         Target::Pfs(mut p) => {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-            return Some(p.c_str().map_or(-1, |p| crate::sys::open_or_errno(p, flags)));
+            return Some(p.c_str().map_or(-1, |p| monarch_guest::sys::open_or_errno(p, flags)));
         }
         Target::Removed => copy().and_then(|copy| private(&copy, flags)),
         Target::Gone => None,
@@ -183,10 +183,13 @@ const MAX_PRIVATE_BYTES: i64 = 64 << 20;
 #[cold]
 #[inline(never)]
 pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
-    let size = crate::sys::fstat(copy.0)?.st_size;
+    let size = monarch_guest::sys::fstat(copy.0)?.st_size;
     // SAFETY: a C string.
     let made = unsafe {
-        crate::sys::call(libc::SYS_memfd_create, [c"removed".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])
+        monarch_guest::sys::call(
+            libc::SYS_memfd_create,
+            [c"removed".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0],
+        )
     };
     let file = Fd(c_int::try_from(made).ok().filter(|&fd| fd >= 0)?);
     if flags & libc::O_TRUNC == 0 {
@@ -196,13 +199,15 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
         let mut left = usize::try_from(size).ok()?;
         while left > 0 {
             // SAFETY: descriptors of the shim, at their own offsets.
-            let n = unsafe { crate::sys::call(libc::SYS_sendfile, [file.0 as usize, copy.0 as usize, 0, left, 0, 0]) };
+            let n = unsafe {
+                monarch_guest::sys::call(libc::SYS_sendfile, [file.0 as usize, copy.0 as usize, 0, left, 0, 0])
+            };
             left = left.checked_sub(usize::try_from(n).ok().filter(|&n| n > 0)?)?;
         }
     }
     let name = proc_path(file.0)?;
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC | libc::O_DIRECT);
-    crate::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
+    monarch_guest::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
 }
 
 /// Looks at a descriptor that was just opened for writing. If it is of a copy, a descriptor of the
@@ -216,10 +221,10 @@ pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let again = || {
         let name = proc_path(fd)?;
         let name = core::ffi::CStr::from_bytes_until_nul(&name).ok()?;
-        crate::sys::open(name, libc::O_RDONLY | libc::O_CLOEXEC).map(Fd)
+        monarch_guest::sys::open(name, libc::O_RDONLY | libc::O_CLOEXEC).map(Fd)
     };
     let new = open_target(target, flags | libc::O_CLOEXEC, again).filter(|&new| new >= 0).map(Fd);
-    if new.is_some_and(|new| crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0)) {
+    if new.is_some_and(|new| monarch_guest::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0)) {
         return fd;
     }
     errno::set_errno(libc::ESTALE);
@@ -285,7 +290,7 @@ pub(super) fn without_links(flags: c_int, call: impl FnOnce() -> c_int) -> c_int
         return fd;
     }
     crate::foreign_changes::descriptor_changes(fd);
-    crate::ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
+    monarch_guest::ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

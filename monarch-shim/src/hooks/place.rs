@@ -1,10 +1,10 @@
 //! User, working directory and mounts of the process, and memory that is unmapped.
 
 use super::hook;
-use crate::errno;
 use crate::{ctx, cwd, user};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use libc::{gid_t, pid_t, size_t, uid_t};
+use monarch_guest::errno;
 
 const CWD: c_int = libc::AT_FDCWD;
 
@@ -85,9 +85,9 @@ pub(super) fn thread_became(result: c_int) -> c_int {
 
 /// In a child of `fork`.
 pub(super) fn forked() {
-    crate::process::forked();
+    monarch_guest::process::forked();
     // A library may have started threads in its own handler of fork, which use blocks by now.
-    if crate::process::is_alone() {
+    if monarch_guest::process::is_alone() {
         monarch_abi::scratch::forked();
     }
     ctx::forked();

@@ -8,8 +8,8 @@
 use super::hook;
 use super::place::{entered, forked, moved, remounted, thread_became};
 use super::{open, place, stat};
-use crate::ctx;
 use core::ffi::{c_char, c_int, c_long};
+use monarch_guest::ctx;
 
 mod changes;
 
@@ -41,7 +41,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
         match n {
             libc::SYS_openat => open::by_number(fd, path2, third, call)?,
             libc::SYS_openat2 => {
-                let &[flags, _, resolve] = crate::user::slice(z as *const u64, 3)? else { return None };
+                let &[flags, _, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
                 if resolve & RESOLVE_NO_LINKS == 0 {
                     open::by_number(fd, path2, flags as c_int, call)?
                 } else {

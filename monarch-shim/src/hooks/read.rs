@@ -5,14 +5,14 @@
 
 use super::hook;
 use crate::changes::bypass;
-use crate::ctx;
-use crate::errno;
 use crate::identity::copy_of_fd;
 use crate::pfs_fd::{self, Version, open_pfs};
-use crate::user;
 use crate::{chunks, large, whole};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
+use monarch_guest::ctx;
+use monarch_guest::errno;
+use monarch_guest::user;
 
 #[inline]
 fn retry(fd: c_int, result: ssize_t, again: impl FnOnce() -> ssize_t) -> ssize_t {
@@ -230,7 +230,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
         whole::count_sent(from, done as u64);
     }
     // SAFETY: the kernel has just read the offset.
-    let at = || if off.is_null() { crate::sys::seek(from, 0) } else { u64::try_from(unsafe { *off }).ok() };
+    let at = || if off.is_null() { monarch_guest::sys::seek(from, 0) } else { u64::try_from(unsafe { *off }).ok() };
     if done >= 0 || errno::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {
         return done;
     }
@@ -241,7 +241,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
 fn is_unreadable(from: c_int, at: u64) -> bool {
     let mut byte = 0u8;
     // SAFETY: one byte of the shim.
-    unsafe { crate::sys::pread(from, &raw mut byte, 1, at) == -(libc::EIO as isize) }
+    unsafe { monarch_guest::sys::pread(from, &raw mut byte, 1, at) == -(libc::EIO as isize) }
 }
 
 fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {

@@ -6,17 +6,17 @@
 //! that the process has open are moved to the PFS, and their files are taken for changed.
 
 use super::{enter_change, hook, pfs_path_of};
-use crate::absolute::Absolute;
 use crate::changes::{Target, bypass, file_changes, name_changes};
-use crate::ctx::Ctx;
 use crate::descriptor_names::{change_behind_copy, may_name_descriptor};
-use crate::errno;
 use crate::foreign_changes;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::mode_t;
 use monarch_abi::demand::file_key;
 use monarch_abi::resolve::{Found, Segments};
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::errno;
 
 const CWD: c_int = libc::AT_FDCWD;
 /// Files that actions open for reading and that are remembered: the last ones.

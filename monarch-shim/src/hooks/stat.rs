@@ -2,19 +2,19 @@
 //! translated.
 
 use super::{enter, enter_change, hook};
-use crate::absent;
-use crate::ctx::{self, Ctx};
-use crate::errno;
-use crate::guard::{Asked, is_still};
 use crate::identity::{
     COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current, path_if_there,
 };
 use crate::paths::find;
-use crate::user;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::stat64 as Stat;
 use monarch_abi::control::Counter;
 use monarch_abi::resolve::{Found, Miss};
+use monarch_guest::absent;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::guard::{Asked, is_still};
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 
@@ -225,7 +225,7 @@ const COPY_FACTS: c_uint = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZ
 fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
     let Some(ctx) = ctx::mapped() else { return };
     let facts = Facts {
-        dev: crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor),
+        dev: monarch_guest::sys::makedev(st.stx_dev_major, st.stx_dev_minor),
         mode: u32::from(st.stx_mode),
         size: st.stx_size,
         mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
@@ -236,7 +236,7 @@ fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
         return;
     }
     let now = path_if_there(&ctx, &f)
-        .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
+        .and_then(|mut p| monarch_guest::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
         .filter(|now| now.stx_size == f.entry.record.size);
     match now {
         Some(now) => *st = now,

@@ -1,18 +1,18 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
 use super::{enter_change, enter_open, hook};
-use crate::absent;
 use crate::changes::{OpenFile, Target, before_write_open};
-use crate::ctx::{self, Ctx};
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
-use crate::errno;
-use crate::guard::Asked;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, open_copy};
-use crate::user;
 use core::ffi::{CStr, c_char, c_int};
 use libc::FILE;
+use monarch_guest::absent;
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::guard::Asked;
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 
@@ -62,7 +62,8 @@ unsafe fn open_stream(
         }
         Target::Removed => {
             // SAFETY: a path of the application, which ends with a NUL.
-            let copy = unsafe { crate::sys::open_at(CWD, bytes.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+            let copy =
+                unsafe { monarch_guest::sys::open_at(CWD, bytes.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
             return removed(copy.as_ref(), flags, &next);
         }
         Target::Gone => return gone(&next),
@@ -121,9 +122,13 @@ fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
 }
 
 /// What the application wants to change is a copy of a file that a job has removed.
-fn removed(copy: Option<&crate::sys::Fd>, flags: c_int, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
+fn removed(
+    copy: Option<&monarch_guest::sys::Fd>,
+    flags: c_int,
+    next: impl Fn(*const c_char) -> *mut FILE,
+) -> *mut FILE {
     let file = copy.and_then(|copy| super::open::private(copy, libc::O_RDWR | libc::O_CLOEXEC | flags & libc::O_TRUNC));
-    let Some(file) = file.map(crate::sys::Fd) else { return gone(next) };
+    let Some(file) = file.map(monarch_guest::sys::Fd) else { return gone(next) };
     proc_path(file.0).map_or(core::ptr::null_mut(), |name| next(name.as_ptr().cast()))
 }
 
@@ -147,9 +152,9 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
         OpenFile::Orphan(true) => {
             let again = || {
                 let name = proc_path(fd)?;
-                crate::sys::open(CStr::from_bytes_until_nul(&name).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)
+                monarch_guest::sys::open(CStr::from_bytes_until_nul(&name).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)
             };
-            removed(again().map(crate::sys::Fd).as_ref(), 0, &next)
+            removed(again().map(monarch_guest::sys::Fd).as_ref(), 0, &next)
         }
     }
 }
@@ -208,12 +213,12 @@ unsafe fn reopen_stream(
         }
         return stream;
     };
-    let open = |copy: &CStr| crate::copy_open::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
+    let open = |copy: &CStr| monarch_guest::copy_open::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
     match open_copy(&ctx, &f, Asked::new(CWD, bytes, true), Use::Whole, open) {
         Served::Copy(fd) => {
             // The path of an open descriptor cannot vanish, whatever becomes of the copy's name.
             let stream = proc_path(fd).map_or(core::ptr::null_mut(), |p| next(p.as_ptr().cast()));
-            crate::sys::close(fd);
+            monarch_guest::sys::close(fd);
             stream
         }
         Served::Pfs | Served::Large(_) => next(path),

@@ -147,8 +147,8 @@ impl ChunkedFetch {
         lock(&self.progress).paged
     }
 
-    /// What is in flight and present, for the component that follows readers through the page cache.
-    /// `None` once the fetch has ended.
+    /// What is in flight and present, for the component that follows readers through the page
+    /// cache. `None` once the fetch has ended.
     pub(crate) fn view(&self) -> Option<ProgressView> {
         let p = lock(&self.progress);
         let bits = |words: &[u64]| words.iter().map(|w| w.count_ones()).sum::<u32>();

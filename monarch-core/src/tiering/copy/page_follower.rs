@@ -5,8 +5,8 @@
 //! are read through the page cache as well, so each byte leaves the PFS once, whoever asks for it
 //! first. The page cache also tells what the process reads: pages of a chunk that was not fetched
 //! are pages that a process has read (cachestat(2)). From there on chunks are fetched
-//! ([`PageWindow`]): a reader of all of the file gets it at the rate of the copy, a reader of a part
-//! little else.
+//! ([`PageWindow`]): a reader of all of the file gets it at the rate of the copy, a reader of a
+//! part little else.
 
 use crate::sys::cached_pages;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, ProgressView};

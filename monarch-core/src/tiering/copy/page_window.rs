@@ -33,8 +33,8 @@ pub(super) struct PageWindow {
 }
 
 impl PageWindow {
-    /// Notes that a process has read pages of a chunk that was not fetched. `before` is the number of
-    /// chunks in a row before it that were.
+    /// Notes that a process has read pages of a chunk that was not fetched. `before` is the number
+    /// of chunks in a row before it that were.
     pub(super) fn touched(&mut self, chunk: u32, before: u32, chunks: u32) {
         if self.runs.iter().any(|run| run.next <= chunk && chunk < run.end) {
             return;
@@ -75,8 +75,8 @@ impl PageWindow {
 mod tests {
     use super::*;
 
-    /// Reads chunks in order: the chunks that were fetched, and how often the reader came to one that
-    /// was not.
+    /// Reads chunks in order: the chunks that were fetched, and how often the reader came to one
+    /// that was not.
     fn read(order: impl IntoIterator<Item = u32>, chunks: u32) -> (u32, u32) {
         let (mut window, mut taken, mut faults) = (PageWindow::default(), vec![false; chunks as usize], 0);
         for chunk in order {

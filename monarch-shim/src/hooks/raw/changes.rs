@@ -138,7 +138,7 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
 /// The kernel's call, as functions give it.
 fn kernel(n: c_long, a: [usize; 6]) -> c_int {
     // SAFETY: the arguments of the application, with a path of the shim.
-    let done = unsafe { crate::sys::call(n, a) };
+    let done = unsafe { monarch_guest::sys::call(n, a) };
     if done < 0 {
         errno::set_errno(-done as c_int);
         return -1;
