@@ -6,6 +6,7 @@
 //!     seed                             seed of the path hashes, so that names survive a restart
 //!     log                              checksums of the copies, and which of them have reached the disk
 //!     roots, agent.log                 for commands without an agent: roots of the copies, last log
+//!     working-sets                     files that the last jobs opened first, for the next ones
 //!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start

@@ -495,8 +495,8 @@ impl World {
         let mut runtime = OsString::from("runtime_dir=");
         runtime.push(&self.runtime);
         words.extend(["--set".into(), runtime, "--set".into(), "dataset.min_file_age=0s".into()]);
-        // Most tests are about copies, not about which of them are made: all are. `never_slower` and
-        // `working_set` set `auto`, the default.
+        // Most tests are about copies, not about which of them are made: all are. `never_slower`
+        // and `working_set` set `auto`, the default.
         if !self.set.iter().any(|s| s.starts_with("prefetch.ahead=")) {
             words.extend(["--set".into(), "prefetch.ahead=all".into()]);
         }

@@ -392,7 +392,13 @@ fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
         let mut job = inside(map);
         job.args(["sh", "-c", "mkdir -p \"$0\" && exec \"$@\""]).arg(&run).arg(crate::harness::built("monarch"));
         job.arg("run").arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
-        job.arg("--set").arg(format!("runtime_dir={}", run.display())).args(["--set", "dataset.min_file_age=0s", "--"]);
+        job.arg("--set").arg(format!("runtime_dir={}", run.display())).args([
+            "--set",
+            "dataset.min_file_age=0s",
+            "--set",
+            "prefetch.ahead=all",
+            "--",
+        ]);
         job.args(["sh", "-c", script, "sh"]).arg(&tier).arg(root.join("file"));
         let out = job.output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);

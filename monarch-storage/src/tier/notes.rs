@@ -1,5 +1,5 @@
-//! Notes that an agent leaves in a tier: for commands that find no agent the roots of its copies and
-//! the end of its log, for the next job the working sets of the last jobs.
+//! Notes that an agent leaves in a tier: for commands that find no agent the roots of its copies
+//! and the end of its log, for the next job the working sets of the last jobs.
 //!
 //! A tier serves without them. Where they cannot be written or do not fit into the quota, they are
 //! left out.

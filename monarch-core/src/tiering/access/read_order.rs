@@ -6,10 +6,13 @@
 
 use monarch_abi::PATH_MAX;
 use monarch_abi::index::Index;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Comparisons from which the order is judged.
 const MIN_SEEN: u32 = 7;
+/// Comparisons within directories from which these are judged alone: jobs may read directories in
+/// one order and their files in another.
+const MIN_LOCAL: u32 = 6;
 /// Comparisons that are remembered.
 const MAX_SEEN: u32 = 32;
 /// Files that one open may be ahead of the one before.
@@ -44,22 +47,43 @@ pub(crate) enum By {
 /// The last comparisons, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trend {
+    /// Whether the path or number went up.
     rises: u32,
+    /// Whether both files were in one directory.
+    local: u32,
     seen: u32,
 }
 
 impl Trend {
-    fn add(&mut self, rises: bool) {
+    fn add(&mut self, rises: bool, is_local: bool) {
         self.rises = self.rises << 1 | u32::from(rises);
+        self.local = self.local << 1 | u32::from(is_local);
         self.seen = (self.seen + 1).min(MAX_SEEN);
     }
 
-    /// Whether most comparisons went up, or down.
+    /// Whether most comparisons went up, or down; where most were within a directory, also whether
+    /// those did.
     const fn steady(self) -> Option<bool> {
-        let rises = (self.rises & (u32::MAX >> (32 - self.seen))).count_ones();
-        if rises * 4 >= self.seen * 3 {
+        let all = u32::MAX >> (32 - self.seen);
+        if let Some(up) = self.steady_of(all) {
+            return Some(up);
+        }
+        let local = self.local & all;
+        let count = local.count_ones();
+        if count >= MIN_LOCAL && count * 2 >= self.seen { self.steady_of(local) } else { None }
+    }
+
+    /// Whether there are enough comparisons to say that there is no order.
+    const fn is_clear(self) -> bool {
+        let local = (self.local & (u32::MAX >> (32 - self.seen))).count_ones();
+        local >= MIN_LOCAL || local * 2 < self.seen
+    }
+
+    const fn steady_of(self, which: u32) -> Option<bool> {
+        let (rises, seen) = ((self.rises & which).count_ones(), which.count_ones());
+        if rises * 4 >= seen * 3 {
             Some(true)
-        } else if rises * 4 <= self.seen {
+        } else if rises * 4 <= seen {
             Some(false)
         } else {
             None
@@ -76,9 +100,13 @@ pub(crate) struct ReadOrder {
     last: Option<(u32, Vec<u8>)>,
     /// The foremost file that was opened in order.
     front: Option<(u32, Vec<u8>)>,
+    /// The file up to which files were looked at for prefetch.
+    ahead: Option<u32>,
     /// Files between the first and the foremost one, and those of them that were opened.
     passed: u32,
     read: u32,
+    /// Directories of the files that were opened, by place in the table of directories.
+    dirs: HashSet<usize>,
     /// Children of directories in the order of their names, by place in the table of directories.
     sorted: HashMap<usize, Vec<u32>>,
     sorted_ids: usize,
@@ -99,7 +127,8 @@ impl ReadOrder {
             (Some(true), _) => Reading::InOrder(By::Id),
             (_, Some(true)) => Reading::InOrder(By::Name),
             (Some(false), _) | (_, Some(false)) => Reading::Unknown,
-            (None, None) => Reading::Shuffled,
+            (None, None) if self.by_id.is_clear() => Reading::Shuffled,
+            (None, None) => Reading::Unknown,
         }
     }
 
@@ -112,24 +141,32 @@ impl ReadOrder {
     pub(crate) fn opened(&mut self, index: &Index<'_>, id: u32) {
         let path = path(index, id);
         if let Some((last, name)) = &self.last {
-            self.by_id.add(id > *last);
-            self.by_name.add(path > *name);
+            let is_local = index.parent_of(*last) == index.parent_of(id);
+            self.by_id.add(id > *last, is_local);
+            self.by_name.add(path > *name, is_local);
         }
+        let is_new_dir = index.parent_of(id).is_some_and(|dir| self.dirs.insert(dir));
         match self.reading() {
-            Reading::InOrder(by) => self.advance(index, by, id, &path),
-            _ => (self.front, self.passed, self.read) = (None, 0, 0),
+            Reading::InOrder(by) => self.advance(index, by, (id, &path), is_new_dir),
+            _ => (self.front, self.ahead, self.passed, self.read) = (None, None, 0, 0),
         }
         self.last = Some((id, path));
     }
 
-    fn advance(&mut self, index: &Index<'_>, by: By, id: u32, name: &[u8]) {
+    fn advance(&mut self, index: &Index<'_>, by: By, (id, name): (u32, &[u8]), is_new_dir: bool) {
         self.read += 1;
         match self.front.take() {
             None => {
                 self.passed += 1;
                 self.front = Some((id, name.to_vec()));
             }
-            Some((front, of)) if !is_behind(by, (id, name), (front, &of)) => self.front = Some((front, of)),
+            Some((front, of)) if !is_behind(by, (id, name), (front, &of)) => {
+                if is_new_dir {
+                    // The next directory comes before this one.
+                    (self.ahead, self.passed) = (None, self.passed + 1);
+                }
+                self.front = Some(if is_new_dir { (id, name.to_vec()) } else { (front, of) });
+            }
             Some((front, _)) => {
                 let mut at = front;
                 for _ in 0..MAX_STEP {
@@ -148,11 +185,17 @@ impl ReadOrder {
         }
     }
 
-    /// The file behind `from`, or behind the foremost one that was opened if that is further.
-    pub(crate) fn next(&mut self, index: &Index<'_>, by: By, from: Option<u32>) -> Option<u32> {
+    /// The next file to look at for prefetch: behind the foremost one that was opened, and behind
+    /// those that were looked at.
+    pub(crate) fn next(&mut self, index: &Index<'_>, by: By) -> Option<u32> {
         let (front, name) = self.front.clone()?;
-        let from = from.filter(|&id| is_behind(by, (id, &path(index, id)), (front, &name))).unwrap_or(front);
+        let from = self.ahead.filter(|&id| is_behind(by, (id, &path(index, id)), (front, &name))).unwrap_or(front);
         self.following(index, by, from)
+    }
+
+    /// Notes that a file was looked at for prefetch.
+    pub(crate) const fn looked_at(&mut self, id: u32) {
+        self.ahead = Some(id);
     }
 
     /// The file that follows `id`.

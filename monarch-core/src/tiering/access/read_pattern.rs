@@ -96,7 +96,7 @@ pub(crate) enum Prior {
 
 /// What a job has opened of a root, and what may be prefetched for that.
 ///
-/// Fields: 15, one per count or set that a rule of the module needs.
+/// Fields: 14, one per count or set that a rule of the module needs.
 #[derive(Debug)]
 pub(crate) struct ReadPattern {
     opened: Bits,
@@ -111,8 +111,6 @@ pub(crate) struct ReadPattern {
     tracked: Bits,
     /// The order of demands, which are known earlier.
     demands: ReadOrder,
-    /// The file granted last to a job that reads in order.
-    ahead: Option<u32>,
     /// Directories with files to grant to a job that reads in no order.
     open: VecDeque<Open>,
     spread: HashMap<usize, Spread>,
@@ -136,7 +134,6 @@ impl ReadPattern {
             order: ReadOrder::default(),
             tracked: Bits::new(entries),
             demands: ReadOrder::default(),
-            ahead: None,
             open: VecDeque::new(),
             spread: HashMap::new(),
             touched: HashSet::new(),
@@ -236,7 +233,6 @@ impl ReadPattern {
         let granted = match self.reading() {
             Reading::InOrder(by) if self.order.is_dense() => self.next_in_order(index, by, &is_wanted),
             Reading::Shuffled if self.prior == Prior::Unknown => {
-                self.ahead = None;
                 self.next_of_open(index, &is_wanted).filter(|&id| self.grant(index, id))
             }
             _ => None,
@@ -248,13 +244,15 @@ impl ReadPattern {
     /// The next file for a job that reads in order.
     fn next_in_order(&mut self, index: &Index<'_>, by: By, is_wanted: impl Fn(u32, &Record) -> bool) -> Option<u32> {
         for _ in 0..MAX_LOOKED_AT {
-            let id = self.order.next(index, by, self.ahead)?;
-            if self.is_new(index, id, &is_wanted) {
-                let granted = self.grant(index, id).then_some(id);
-                self.ahead = granted.or(self.ahead);
-                return granted;
+            let id = self.order.next(index, by)?;
+            let is_new = self.is_new(index, id, &is_wanted);
+            if is_new && !self.grant(index, id) {
+                return None;
             }
-            self.ahead = Some(id);
+            self.order.looked_at(id);
+            if is_new {
+                return Some(id);
+            }
         }
         None
     }
@@ -347,7 +345,7 @@ impl ReadPattern {
     /// Lets all files be granted again: of those that were, copies are missing.
     pub(crate) fn rewind(&mut self, index: &Index<'_>) {
         self.granted = Bits::new(index.len());
-        (self.unopened, self.ahead, self.is_dry) = (0, None, self.files == 0);
+        (self.unopened, self.is_dry) = (0, self.files == 0);
         self.open.clear();
         self.added.clear();
         self.spread.values_mut().for_each(|spread| spread.next = 0);

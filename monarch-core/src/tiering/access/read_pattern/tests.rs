@@ -90,6 +90,9 @@ fn a_job_that_reads_all_in_order_is_prefetched_for_and_wastes_nothing() {
         let done = run(&built, &order, 8);
         assert!(done.wasted == 0 && done.hits > 1700, "{done:?}");
     }
+    let backwards: Vec<u32> = files(&built).into_iter().rev().flatten().collect();
+    let done = run(&built, &backwards, 8);
+    assert!(done.wasted == 0 && done.hits > 1000, "{done:?}");
     // Four workers that read a batch of 16 files each, in turns.
     let batches: Vec<u32> = files(&built)
         .concat()
@@ -122,6 +125,12 @@ fn the_first_files_of_each_directory_are_no_evidence_for_the_others() {
         names.retain(|id| part.contains(id));
         let done = run(&built, &names, 8);
         assert!(done.wasted * 20 <= done.opened, "{of_each} by name: {done:?}");
+    }
+    // Directories backwards, files forwards.
+    for of_each in [2, 3, 4, 20] {
+        let part: Vec<u32> = files(&built).iter().rev().flat_map(|files| files[..of_each].to_vec()).collect();
+        let done = run(&built, &part, 8);
+        assert!(done.wasted * 20 <= done.opened, "{of_each} backwards: {done:?}");
     }
     // Every third file, in order.
     let part: Vec<u32> = files(&built).concat().into_iter().step_by(3).collect();
