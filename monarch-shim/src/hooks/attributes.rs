@@ -3,11 +3,12 @@
 
 use super::{before_change, behind, enter_change, hook, pfs_path_of};
 use crate::changes::{OpenFile, Target, descriptor_changes, file_changes, hide_below, hide_below_open};
-use crate::{foreign_changes, user};
+use crate::foreign_changes;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_guest::ctx;
 use monarch_guest::errno;
+use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 

@@ -2,9 +2,10 @@
 //! forgotten; and the mode in which a thread may only read and write.
 
 use super::hook;
-use crate::{ctx, mapped, user};
+use crate::mapped;
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::size_t;
+use monarch_guest::{ctx, user};
 
 /// Puts a guard in place of pages.
 const MADV_GUARD_INSTALL: c_int = 102;

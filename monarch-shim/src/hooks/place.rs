@@ -1,10 +1,10 @@
 //! User, working directory and mounts of the process, and memory that is unmapped.
 
 use super::hook;
-use crate::{ctx, cwd, user};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use libc::{gid_t, pid_t, size_t, uid_t};
 use monarch_guest::errno;
+use monarch_guest::{ctx, cwd, user};
 
 const CWD: c_int = libc::AT_FDCWD;
 

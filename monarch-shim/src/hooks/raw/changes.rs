@@ -3,9 +3,9 @@
 use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
 use super::super::names::{gone, link_of, linked, name, removed, renamed};
 use super::super::pfs_path_of;
-use crate::{errno, user};
 use core::ffi::{c_char, c_int, c_long};
 use libc::mode_t;
+use monarch_guest::{errno, user};
 
 const CWD: c_int = libc::AT_FDCWD;
 
