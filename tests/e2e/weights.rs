@@ -138,7 +138,8 @@ fn the_parts_of_a_checkpoint_follow_each_other() {
     all.push("aaa.bin");
     let mut w = plan(20_000_000, &all).pfs(|b| b.data_latency(MS)).build();
     w.keep();
-    right(&w, &["all"].repeat(1));
+    let text = begun(&w, &reads(&w, &["all"])).end().good().text();
+    assert_eq!(text.matches("right all").count(), 5, "{text}");
     w.until("all copies", |s| s.tiers[0].files == 5);
     let got = bytes(&w);
     assert!(got <= 5 * 20_000_000 * 21 / 20, "{got}");
