@@ -5,8 +5,8 @@
 //! next call. Where the loader takes the directory of a library from the answer, the answer is made
 //! long enough to be overwritten by what the program meant.
 
-use crate::library::Opened;
 use crate::link_map::LinkMap;
+use crate::opened::Opened;
 use crate::origin::{Origin, directory, put};
 use core::ffi::{CStr, c_char};
 use monarch_abi::PATH_MAX;

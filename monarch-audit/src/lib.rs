@@ -14,6 +14,7 @@
 //! | [`state`] | what is remembered between two calls |
 //! | [`search`] | names and candidates: what is answered |
 //! | [`library`] | from a path to its copy: hit, demand, bypass |
+//! | [`opened`] | a copy that was opened for the loader |
 //! | [`answer`] | the string that is answered, and what keeps it valid |
 //! | [`origin`] | the directory of a library as the loader remembers it |
 //! | [`mapped`] | which libraries are mapped, and from where |
@@ -31,6 +32,7 @@ pub mod hooks;
 pub mod library;
 pub mod link_map;
 pub mod mapped;
+pub mod opened;
 pub mod origin;
 #[cfg(not(test))]
 mod runtime;

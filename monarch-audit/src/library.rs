@@ -1,6 +1,7 @@
 //! From a path to its copy: hit, demand, bypass.
 
 use crate::elf::is_shared_object;
+use crate::opened::Opened;
 use crate::state::State;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -23,26 +24,6 @@ use monarch_guest::{absent, process};
 /// many bytes (measured at the import of PyTorch).
 const FAULTED_PART: u64 = 6;
 const FAULT_BYTES: u64 = 43 << 10;
-
-/// A copy, open.
-pub struct Opened {
-    /// Its descriptor.
-    pub file: Fd,
-    /// Its name.
-    pub version: CopyName,
-    /// Whether the process has mapped it already.
-    pub is_mapped: bool,
-    path: MaybeUninit<[u8; COPY_PATH_MAX]>,
-}
-
-impl Opened {
-    /// Where it lies.
-    #[must_use]
-    pub const fn path(&self) -> &CStr {
-        // SAFETY: written by `copy_path`, before the value was made.
-        unsafe { CStr::from_ptr(self.path.as_ptr().cast()) }
-    }
-}
 
 /// What a path leads to.
 pub enum Library {

@@ -159,8 +159,8 @@ unsafe fn needed(state: &mut State, name: &[u8], loader: &LinkMap) -> Option<*co
     None
 }
 
-/// A directory of a search path, in which `$ORIGIN` is replaced. `None` where it is not absolute, or
-/// has other names in it.
+/// A directory of a search path, in which `$ORIGIN` is replaced. `None` where it is not absolute,
+/// or has other names in it.
 fn expanded(place: &[u8], loader: &[u8]) -> Option<Absolute> {
     let mut path = PathBuffer::front();
     let rest = place.strip_prefix(b"$ORIGIN").or_else(|| place.strip_prefix(b"${ORIGIN}"));

@@ -1,4 +1,5 @@
-//! Names that are not there, answered from the listing of their directory ([`monarch_abi::absent`]).
+//! Names that are not there, answered from the listing of their directory
+//! ([`monarch_abi::absent`]).
 //!
 //! Only for calls that ask or read: a call that may create something is the kernel's. Where a
 //! directory is to be compared with the PFS first, the path as the application gave it, up to the

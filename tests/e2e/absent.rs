@@ -99,8 +99,8 @@ fn what_is_made_behind_the_shim_is_there_after_the_interval() {
     assert!(is_there(&w, "env/link/later"));
 }
 
-/// An import of Python looks for a module in a listing: a package that others installed was not found
-/// before the listing was compared, too.
+/// An import of Python looks for a module in a listing: a package that others installed was not
+/// found before the listing was compared, too.
 #[test]
 fn listings_show_what_is_made_behind_the_shim_after_the_interval() {
     let asks = |b: slowfs::Builder| b.attr_ttl(Duration::ZERO);

@@ -50,4 +50,8 @@ cp "$root/app/bin/program" "$root/app/bin/setuid"
 chmod u+s "$root/app/bin/setuid"
 ${CC:-gcc} -static -O1 -o "$root/app/bin/static" "$work/program.c" "$work/third.c" 2>/dev/null || echo "note: no static libc"
 mkdir -p "$root/app/preferred"
-build "$root/app/preferred/libfirst.so.1" third -Wl,-soname,libfirst.so.1
+source preferred 5 ""
+sed -i 's/preferred_value/first_value/' "$work/preferred.c"
+build "$root/app/preferred/libfirst.so.1" preferred -Wl,-soname,libfirst.so.1
+# `run` looks into programs that the command names (for AddressSanitizer); these are none.
+find "$root/app" -name '*.so*' -type f -exec chmod a-x {} +

@@ -101,8 +101,8 @@ metrics! {
     Counter METADATA_KERNEL = "monarch_metadata_kernel_total", Of("calls"), [];
     /// Checks at opens whether an entry on the PFS is still that of the index (`close-to-open`).
     Counter CHECKS = "monarch_identity_checks_total", Of("calls"), [];
-    /// Checks whether a directory on the PFS is still as listed, before its listing says that a name
-    /// is not there (`dataset.absent`).
+    /// Checks whether a directory on the PFS is still as listed, before its listing says that a
+    /// name is not there (`dataset.absent`).
     Counter ABSENT_CHECKS = "monarch_absent_checks_total", Of("calls"), [];
     /// Reads of large files whose copy was not complete.
     Counter CHUNK_READS = "monarch_chunk_reads_total", Of("reads"), [FROM];

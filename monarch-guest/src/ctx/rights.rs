@@ -47,8 +47,8 @@ pub fn threads_rights_changed() {
     }
 }
 
-/// Compares again, for a library that no hook tells of changes. Walls are looked for once, when they
-/// have become possible: that costs the PFS a call.
+/// Compares again, for a library that no hook tells of changes. Walls are looked for once, when
+/// they have become possible: that costs the PFS a call.
 pub fn compare_again() {
     static LOOKED: AtomicU32 = AtomicU32::new(0);
     if BOOTED.load(Ordering::Acquire) == MAPPED

@@ -62,8 +62,8 @@ fn one_file_that_all_read_at_once_leaves_the_pfs_once() {
     cold(plan);
 }
 
-/// All ranks map the same file, as loaders of model weights do, and read all of it: it waits for the
-/// copy where another node sends it.
+/// All ranks map the same file, as loaders of model weights do, and read all of it: it waits for
+/// the copy where another node sends it.
 #[test]
 fn one_file_that_all_map_at_once_leaves_the_pfs_once() {
     for placement in ["sharded", "hybrid"] {
