@@ -19,7 +19,7 @@ fn make(size: u64, names: &[&str]) -> Job {
 }
 
 fn plan(size: u64, names: &[&str]) -> Plan {
-    World::plan().made_by(make(size, names)).set("dataset.min_file_age=0s").patient()
+    World::plan().made_by(make(size, names)).tier_size("512MiB").patient()
 }
 
 /// A world in which copies are made of what readers ask for, and the PFS takes its time.
