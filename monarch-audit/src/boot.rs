@@ -14,6 +14,11 @@ const NOT_NEEDED: u32 = 0;
 
 /// The constructor, called before [`version`].
 pub extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
+    begin(envp);
+}
+
+/// Looks for a job in the environment that the loader passed.
+fn begin(envp: *const *const u8) {
     // SAFETY: from the loader.
     let (control, disabled, group, paths) = unsafe {
         (

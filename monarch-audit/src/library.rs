@@ -26,6 +26,7 @@ const FAULTED_PART: u64 = 6;
 const FAULT_BYTES: u64 = 43 << 10;
 
 /// What a path leads to.
+#[allow(clippy::large_enum_variant, reason = "nothing is allocated; one value at a time lies on the stack")]
 pub enum Library {
     /// A copy that can be loaded.
     Copy(Opened),

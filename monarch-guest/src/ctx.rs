@@ -96,7 +96,7 @@ pub fn is_on() -> bool {
 }
 
 /// Whether this process belongs to a job whose control block it cannot open: see
-/// [`crate::foreign_changes`].
+/// `foreign_changes` of the shim.
 #[inline]
 #[must_use]
 pub fn is_foreign() -> bool {

@@ -152,7 +152,8 @@ fn a_set_survives_an_agent_that_is_killed() {
 
 #[test]
 fn a_set_that_cannot_be_believed_is_ignored_and_replaced() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
         ("its checksum does not fit", |file| {
             let mut bytes = fs::read(file).unwrap();
             let last = bytes.len() - 1;

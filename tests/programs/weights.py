@@ -39,7 +39,7 @@ def by_pieces(numbers, advise=None, **how):
 def stream(path, truth):
     libc.fopen.restype = ctypes.c_void_p
     f = ctypes.c_void_p(libc.fopen(path.encode(), b"rb"))
-    room, got = ctypes.create_string_buffer(1 << 18), b""
+    room, got = ctypes.create_string_buffer(1 << 18), bytearray()
     while n := libc.fread(room, 1, len(room), f):
         got += room.raw[:n]
     libc.fclose(f)
@@ -48,7 +48,7 @@ def stream(path, truth):
 
 def direct(path, truth):
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    room, got = mmap.mmap(-1, 1 << 20), b""
+    room, got = mmap.mmap(-1, 1 << 20), bytearray()
     while n := os.preadv(fd, [room], len(got)):
         got += room[:n]
         if n % 4096:

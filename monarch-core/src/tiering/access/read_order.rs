@@ -201,7 +201,7 @@ impl ReadOrder {
     /// The file that follows `id`.
     fn following(&mut self, index: &Index<'_>, by: By, id: u32) -> Option<u32> {
         let name = |id: u32| index.record(id).and_then(|r| index.name(r));
-        let is_file = |id: u32| index.record(id).is_some_and(|r| r.is_file());
+        let is_file = |id: u32| index.record(id).is_some_and(monarch_abi::index::Record::is_file);
         if by == By::Id {
             return (id + 1..index.len() as u32).take(MAX_LOOKED_AT).find(|&id| is_file(id));
         }

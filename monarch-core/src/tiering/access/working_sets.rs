@@ -101,8 +101,9 @@ impl WorkingSets {
         let mut kept = lock(&self.kept);
         let sets = kept.get_or_insert_with(|| {
             // The slowest tier, which is the largest and survives a reboot first.
-            let found = self.cx.tiers.iter().rev().filter(|t| t.options.stays).map(|t| t.working_sets());
-            found.into_iter().find(|sets| !sets.is_empty()).unwrap_or_default()
+            let mut kept = self.cx.tiers.iter().rev().filter(|t| t.options.stays);
+            let found = kept.find_map(|t| Some(t.working_sets()).filter(|sets| !sets.is_empty()));
+            found.unwrap_or_default()
         });
         sets.iter().find(|set| set.root == root).cloned().unwrap_or(none)
     }
