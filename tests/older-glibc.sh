@@ -35,7 +35,7 @@ for i in \$(seq 100); do
 done
 chroot "\$tree" /bin/sh -c 'cd $work/data && cat sub/* | sha256sum && stat -c "%n %s %i %Y" sub/*'
 IN
-MONARCH_RUNTIME_DIR=$work/rt "$bin/monarch" run --root "$work/data" --tier "$work/tier:64MiB" --set dataset.min_file_age=0s --report "$work/report.json" \
+MONARCH_RUNTIME_DIR=$work/rt "$bin/monarch" run --root "$work/data" --tier "$work/tier:64MiB" --set dataset.min_file_age=0s --set prefetch.ahead=all --report "$work/report.json" \
   -- unshare -m sh "$work/inside.sh" >"$work/got" 2>"$work/err"
 diff "$work/want" "$work/got" || { cat "$work/err"; echo "older-glibc: FAILED"; exit 1; }
 hits=$(python3 -c "import json,sys; print(json.load(open('$work/report.json'))['counters']['hits'])")
