@@ -240,7 +240,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 50, because this is the byte map of that block.
+/// The control block. Fields: 52, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -321,8 +321,12 @@ pub struct Control {
     /// One bit for each root: the agent cannot see there which pages of a file the page cache
     /// holds, or its reads do not go through it.
     pub unpaged_roots: AtomicU32,
+    /// One bit for each root: nodes share its copies.
+    pub shared_roots: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 2],
+    pub reserved4: AtomicU32,
+    /// Zero.
+    pub reserved2: [AtomicU64; 1],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

@@ -8,7 +8,9 @@
 //! * `fault = touched * size / fault rate` is the time that the faults would take;
 //! * a mapping waits if `fill <= 1.25 * fault`, or if the copy is a moment away;
 //! * it looks again every 250 ms, and stops below half the rate that it decided on, without
-//!   progress for 500 ms, or after `wait.map`.
+//!   progress for 500 ms, or after `wait.map`;
+//! * where nodes share copies, a mapping of weights waits at any rate, and 2 s without progress:
+//!   all nodes load them at once, and the PFS is to send them once.
 
 use crate::chunks::LargeFile;
 use crate::control::{ControlMap, MAX_CLOCK_MS};
@@ -24,6 +26,8 @@ const MOMENT_US: u64 = 250_000;
 const LOOK_INTERVAL_US: u64 = 250_000;
 /// Time without progress after which a mapping no longer waits, microseconds.
 const STALL_US: u64 = 500_000;
+/// The same for weights that other nodes send.
+const PEER_STALL_US: u64 = 2_000_000;
 /// Longest sleep between two looks at the copy, nanoseconds.
 const SLEEP_NS: i64 = 20_000_000;
 /// The kernel's window of readahead, unless it was changed.
@@ -75,6 +79,8 @@ pub struct Facts {
     pub touched: Touched,
     /// The longest wait, in microseconds.
     pub most_us: u64,
+    /// Whether these are weights on a root whose copies nodes share.
+    pub from_peers: bool,
 }
 
 impl Facts {
@@ -93,6 +99,9 @@ impl Facts {
     /// Whether a mapping waits for the copy.
     #[must_use]
     pub fn waits(&self) -> bool {
+        if self.from_peers {
+            return self.most_us > 0;
+        }
         let fill = self.fill_us();
         if fill > self.most_us {
             return false;
@@ -140,6 +149,12 @@ pub fn is_followed(ctl: &ControlMap<'_>, root: usize) -> bool {
         .is_some_and(|bit| ctl.ctl.unpaged_roots.load(Ordering::Relaxed) & bit == 0)
 }
 
+/// Whether nodes share the copies of a root.
+fn is_shared(ctl: &ControlMap<'_>, root: usize) -> bool {
+    let bit = u32::try_from(root).ok().and_then(|root| 1u32.checked_shl(root));
+    bit.is_some_and(|bit| ctl.ctl.shared_roots.load(Ordering::Relaxed) & bit != 0)
+}
+
 /// What is known about a mapping of a file.
 #[must_use]
 pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched: Touched) -> Facts {
@@ -152,6 +167,7 @@ pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched:
         fault_rate: ctl.ctl.fault_rate.load(Ordering::Relaxed),
         touched,
         most_us: u64::from(most_ms) * 1000,
+        from_peers: is_shared(ctl, f.root) && f.segment.index.name(f.entry.record).is_some_and(is_weights),
     }
 }
 
@@ -174,11 +190,12 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
         if left != progress.1 {
             progress = (now, left);
         }
-        let stalled = now.saturating_sub(progress.0) >= STALL_US;
+        let patience_us = if decided.from_peers { PEER_STALL_US } else { STALL_US };
+        let stalled = now.saturating_sub(progress.0) >= patience_us;
         let over = now.saturating_sub(start) >= decided.most_us;
         let mut slow = file.is_streamed();
         let since = now.saturating_sub(look.0);
-        if since >= LOOK_INTERVAL_US {
+        if since >= LOOK_INTERVAL_US && !decided.from_peers {
             // (What is left to verify and publish after the last chunk has no rate.)
             let rate = time_us(look.1.saturating_sub(left), since);
             slow |= left > 0 && rate < decided.rate / 2 && time_us(left, rate) > MOMENT_US;
@@ -209,6 +226,7 @@ mod tests {
         fault_rate: 290_000_000,
         touched: Touched::ALL,
         most_us: 30_000_000,
+        from_peers: false,
     };
 
     #[test]
@@ -219,6 +237,13 @@ mod tests {
         assert!(Facts { touched: Touched::SOME, remaining: 500_000_000, ..WEIGHTS }.waits(), "1.0 s against 0.9 s");
         assert!(!Facts { rate: 50_000_000, ..WEIGHTS }.waits(), "27 s against 4.6 s");
         assert_eq!(Touched::shared(0), Touched::ALL);
+    }
+
+    #[test]
+    fn weights_that_nodes_share_are_waited_for_at_any_rate() {
+        let slow = Facts { rate: 0, from_peers: true, ..WEIGHTS };
+        assert!(slow.waits() && Facts { touched: Touched(1), ..slow }.waits());
+        assert!(!Facts { most_us: 0, ..slow }.waits(), "`wait.map: 0s`");
     }
 
     #[test]

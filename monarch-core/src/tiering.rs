@@ -240,6 +240,9 @@ impl TieringEngine {
         } else {
             unpaged.fetch_or(bit, Ordering::Relaxed);
         }
+        if self.shared.peers.get().is_some() {
+            self.shared.cx.ctl.ctl.shared_roots.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 
     /// Stops serving a segment.
