@@ -104,6 +104,8 @@ fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
 }
 
 /// Whether an open that creates nothing fails, as its path leads nowhere; errno says why.
+#[cold]
+#[inline(never)]
 fn is_absent(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
     // (What makes a file without a name has flags of its own that may be refused.)
     let makes = libc::O_TMPFILE & !libc::O_DIRECTORY;
