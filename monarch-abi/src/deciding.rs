@@ -16,6 +16,7 @@ const HIDDEN: [&[u8]; 9] =
 
 /// Whether the listing of `dir` may decide that it has no entry called `name`.
 #[must_use]
+#[inline(never)]
 pub(crate) fn may_decide(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>, name: &[u8]) -> bool {
     let listed = segment.index.dir(dir.record).is_some_and(|d| d.flags & DIR_INCOMPLETE == 0);
     listed

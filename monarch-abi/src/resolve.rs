@@ -256,27 +256,21 @@ fn walk<'a>(
     let mut must_be_dir = rest.len() > 1 && ends_like_dir(rest);
     let mut links = 0;
     // The directory and the name by which the walk came to what is here, as spelled.
-    let mut came: Option<(Entry<'a>, usize)> = None;
+    let mut came: Option<(u32, usize)> = None;
     loop {
         let here = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
         if ctl.in_bypassed_range(number, here.id) {
             return Err(Miss::Changed(root));
         }
-        let below_file = || {
-            let here_is = here.word().state() != State::Bypass && !here.record.is_link();
-            let (dir, tail) = came.filter(|_| here_is).ok_or(Miss::Unknown(root))?;
-            let decides = may_decide(ctl, segment, &dir, b"");
-            Err(if decides { absent(root, number, &dir, tail, true) } else { Miss::Unknown(root) })
-        };
         let Some((used, name)) = pending.next() else {
             return if must_be_dir && !here.record.is_dir() {
-                below_file()
+                Err(below_file(ctl, segment, (root, number), &here, came))
             } else {
                 Ok(Found { root, number, segment, entry: here })
             };
         };
         if !here.record.is_dir() {
-            return below_file();
+            return Err(below_file(ctl, segment, (root, number), &here, came));
         }
         let left = pending.rest().len();
         // What stands in front comes from the target of a link.
@@ -313,11 +307,13 @@ fn walk<'a>(
         let last = pending.only_slashes_left();
         let Some(entry) = segment.lookup(out.0.get()) else {
             return Err(match tail {
-                Some(tail) if decides => absent(root, number, &here, tail, false),
+                Some(tail) if decides => {
+                    Miss::Absent(Absent { root, segment: number, dir: here.id, tail, below_file: false })
+                }
                 _ => Miss::Unknown(root),
             });
         };
-        came = tail.map(|tail| (here, tail));
+        came = tail.map(|tail| (here.id, tail));
         let changed = entry.word().state() == State::Bypass || ctl.in_bypassed_range(number, entry.id);
         let walked_through = entry.record.is_link() && (follow || !pending.rest().is_empty());
         let link = Found { root, number, segment, entry };
@@ -350,9 +346,23 @@ fn walk<'a>(
     }
 }
 
-/// The miss of a name that the listing of `dir` lacks.
-const fn absent(root: usize, segment: usize, dir: &Entry<'_>, tail: usize, below_file: bool) -> Miss {
-    Miss::Absent(Absent { root, segment, dir: dir.id, tail, below_file })
+/// The miss of a path that goes on behind what is no directory. `came`: the directory that has it,
+/// and the bytes of the path from its name on.
+#[cold]
+#[inline(never)]
+fn below_file(
+    ctl: &ControlMap<'_>,
+    segment: &Segment<'_>,
+    (root, number): (usize, usize),
+    here: &Entry<'_>,
+    came: Option<(u32, usize)>,
+) -> Miss {
+    let is_there = here.word().state() != State::Bypass && !here.record.is_link();
+    let decides = |(dir, _): &(u32, usize)| {
+        is_there && segment.by_id(*dir).is_some_and(|dir| may_decide(ctl, segment, &dir, b""))
+    };
+    let absent = |(dir, tail)| Miss::Absent(Absent { root, segment: number, dir, tail, below_file: true });
+    came.filter(decides).map_or(Miss::Unknown(root), absent)
 }
 
 /// Goes on in the directory above a root, which is known by name: the real path of a root has no

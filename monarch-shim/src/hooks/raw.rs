@@ -32,47 +32,78 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
         // SAFETY: the application's arguments, or others of the same kind.
         unsafe { next(n, a[0], a[1], a[2], a[3], a[4], a[5]) as c_int }
     };
-    let call = || raw(a);
-    let [x, y, z, u, ..] = a;
-    let (fd, third) = (x as c_int, z as c_int);
-    let path2 = y as *const c_char;
+    // (Each in a function of its own: the frames of all would be large together.)
     // SAFETY: the contract of the system call.
     let done = unsafe {
         match n {
-            libc::SYS_openat => open::by_number(fd, path2, third, call)?,
-            libc::SYS_openat2 => {
-                let &[flags, _, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
-                if resolve & RESOLVE_NO_LINKS == 0 {
-                    open::by_number(fd, path2, flags as c_int, call)?
-                } else {
-                    open::without_links(flags as c_int, call)
-                }
-            }
+            libc::SYS_openat | libc::SYS_openat2 => of_open(n, a, &raw)?,
             libc::SYS_fstat | libc::SYS_newfstatat | libc::SYS_statx => stat::by_number(n, a, raw)?,
+            libc::SYS_fcntl | libc::SYS_flock | libc::SYS_ioctl | libc::SYS_syncfs | libc::SYS_fstatfs => {
+                of_descriptor(n, a, &raw)?
+            }
+            libc::SYS_name_to_handle_at | SYS_LANDLOCK_ADD_RULE | libc::SYS_open_by_handle_at => of_handle(n, a, &raw)?,
+            _ => return of_process(n, a, &raw),
+        }
+    };
+    Some(c_long::from(done))
+}
+
+/// Opens.
+#[inline(never)]
+unsafe fn of_open(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, ..] = a;
+    let (fd, path, call) = (x as c_int, y as *const c_char, || raw(a));
+    // SAFETY: the contract of the system call.
+    unsafe {
+        if n == libc::SYS_openat {
+            return open::by_number(fd, path, z as c_int, call);
+        }
+        let &[flags, _, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
+        if resolve & RESOLVE_NO_LINKS == 0 {
+            open::by_number(fd, path, flags as c_int, call)
+        } else {
+            Some(open::without_links(flags as c_int, call))
+        }
+    }
+}
+
+/// Calls about an open file.
+#[inline(never)]
+unsafe fn of_descriptor(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, ..] = a;
+    let (fd, call) = (x as c_int, || raw(a));
+    // SAFETY: the contract of the system call.
+    unsafe {
+        Some(match n {
             libc::SYS_fcntl => super::read::fcntl_any(fd, y as c_int, z, call),
             libc::SYS_flock => super::lock::flock_any(fd, y as c_int, call),
             libc::SYS_ioctl => super::ioctl::ioctl_any(fd, y, z, |arg| raw([x, y, arg, 0, 0, 0])),
             libc::SYS_syncfs => super::fs::syncfs_any(fd, |fd| raw([fd as usize, 0, 0, 0, 0, 0])),
             libc::SYS_fstatfs => super::fs::of_root(fd, libc::O_PATH, |fd| raw([fd as usize, y, 0, 0, 0, 0])),
+            _ => return None,
+        })
+    }
+}
+
+/// Calls about handles of files, and rules that keep a process from files.
+#[inline(never)]
+unsafe fn of_handle(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, u, v, _] = a;
+    // SAFETY: the contract of the system call.
+    unsafe {
+        Some(match n {
             libc::SYS_name_to_handle_at => {
-                let file = super::fs::named_copy(fd, path2, a[4] as c_int);
-                file.map_or_else(call, |file| {
-                    raw([
-                        file.0 as usize,
-                        c"".as_ptr() as usize,
-                        z,
-                        u,
-                        a[4] & !(libc::AT_SYMLINK_FOLLOW as usize) | libc::AT_EMPTY_PATH as usize,
-                        0,
-                    ])
-                })
+                let Some(file) = super::fs::named_copy(x as c_int, y as *const c_char, v as c_int) else {
+                    return Some(raw(a));
+                };
+                let flags = v & !(libc::AT_SYMLINK_FOLLOW as usize) | libc::AT_EMPTY_PATH as usize;
+                raw([file.0 as usize, c"".as_ptr() as usize, z, u, flags, 0])
             }
             SYS_LANDLOCK_ADD_RULE => super::fs::landlock_rule(z, |rule| raw([x, y, rule, u, 0, 0])),
-            libc::SYS_open_by_handle_at => super::fs::opened_by_handle(call(), third),
-            _ => return of_process(n, a, &raw),
-        }
-    };
-    Some(c_long::from(done))
+            libc::SYS_open_by_handle_at => super::fs::opened_by_handle(raw(a), z as c_int),
+            _ => return None,
+        })
+    }
 }
 
 /// Calls about the user and the place of the process, and those that change something.

@@ -250,6 +250,7 @@ fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
 }
 
 /// fstat, fstatat, statx, and on older machines stat and lstat, by number.
+#[inline(never)]
 pub(super) unsafe fn by_number(n: libc::c_long, a: [usize; 6], raw: impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
     let [x, y, z, u, v, _] = a;
     let (path, path2) = (x as *const c_char, y as *const c_char);
