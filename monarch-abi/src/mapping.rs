@@ -14,7 +14,7 @@
 
 use crate::chunks::LargeFile;
 use crate::control::{ControlMap, MAX_CLOCK_MS};
-use crate::demand::{Life, Outcome, Watch, agent_up, is_silent, want_chunks};
+use crate::demand::{Life, Outcome, Watch, agent_up, is_silent, raise, want_chunks};
 use crate::resolve::Found;
 use crate::sys::futex_wait;
 use crate::word::State;
@@ -184,6 +184,10 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
         match word.state() {
             State::Resident => return Outcome::Resident(word),
             State::Requested | State::Fetching | State::Partial => {}
+            // (A copy that another node did not send is begun again.)
+            State::Absent if decided.from_peers => {
+                let _ = raise(ctl, f);
+            }
             _ => return Outcome::Refused(word),
         }
         let (now, left) = (watch.now_us(), remaining(file, decided.size));
