@@ -129,7 +129,7 @@ fn open_copy(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<(Fd, usize, Ma
     guard::is_sound_copy(ctx, f, word, &fd).then_some((fd, word.tier(), room))
 }
 
-/// Asks for a copy, for this process if that is quicker than the PFS, and for later ones anyway.
+/// Asks for a copy, and waits for it, if that is quicker than the PFS.
 #[cold]
 fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     demand::repeat_damaged(ctx.map, f, word);
@@ -139,10 +139,12 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     if !demand::agent_up(ctx.map.ctl) {
         return Err(Counter::Deadline);
     }
-    demand::raise(ctx.map, f);
+    // (A copy is of all of it, which may be many times what this process reads. The next job
+    // fetches it with its working set.)
     if !is_worth_waiting(ctx.map.ctl, f.entry.record.size) {
         return Err(Counter::Absent);
     }
+    demand::raise(ctx.map, f);
     let start = Here.now_us();
     let outcome = match f.segment.state.large(f.entry.master.id) {
         Some(large) => demand::wait_complete(ctx.map, f, &large, mapping::is_followed(ctx.map, f.root), &Here),
