@@ -260,7 +260,8 @@ fn a_damaged_packed_copy_is_found_when_it_is_decoded_and_fetched_again() {
     until_packed(&w, 60);
     w.release();
     until_gone(&w);
-    let all = packed(&w);
+    // (The copy of `odd/plain`, equal words only, is a few hundred bytes.)
+    let all: Vec<_> = packed(&w).into_iter().filter(|p| fs::metadata(p).unwrap().len() > 10_000).collect();
     let hurt = |path: &PathBuf, at: u64, n: usize| {
         let file = fs::File::open(path).unwrap();
         let mut bytes = vec![0; n];
