@@ -323,10 +323,10 @@ pub struct Control {
     pub unpaged_roots: AtomicU32,
     /// One bit for each root: nodes share its copies.
     pub shared_roots: AtomicU32,
-    /// Zero.
-    pub reserved4: AtomicU32,
-    /// Zero.
-    pub reserved2: [AtomicU64; 1],
+    /// One bit for each root: its index is about to be ready, and the audit library waits for it.
+    pub held_roots: AtomicU32,
+    /// Until when it waits: milliseconds of the monotonic clock.
+    pub held_until_ms: AtomicU64,
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

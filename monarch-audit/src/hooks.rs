@@ -46,7 +46,9 @@ pub unsafe extern "C" fn la_objclose(cookie: *const usize) -> c_uint {
     if let Some(mut state) = state::enter() {
         state.answer.settle();
         // SAFETY: from the loader.
-        state.mapped.closed(unsafe { LinkMap::of_cookie(cookie) }.addr());
+        let map = unsafe { LinkMap::of_cookie(cookie) }.addr();
+        state.mapped.closed(map);
+        state.early.closed(map);
     }
     0
 }

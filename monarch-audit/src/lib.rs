@@ -17,7 +17,9 @@
 //! | [`opened`] | a copy that was opened for the loader |
 //! | [`answer`] | the string that is answered, and what keeps it valid |
 //! | [`origin`] | the directory of a library as the loader remembers it |
+//! | [`directories`] | what the loader remembers about the directories of a search path |
 //! | [`mapped`] | which libraries are mapped, and from where |
+//! | [`early`] | libraries that are looked for while their root has no index yet |
 //! | [`link_map`] | structures of the loader |
 //! | [`elf`] | whether a copy can be loaded at all |
 //! | `runtime` | the functions of the C library that are needed |
@@ -27,6 +29,8 @@
 
 pub mod answer;
 pub mod boot;
+pub mod directories;
+pub mod early;
 pub mod elf;
 pub mod hooks;
 pub mod library;

@@ -1,5 +1,6 @@
 //! From a path to its copy: hit, demand, bypass.
 
+use crate::early::await_index;
 use crate::elf::is_shared_object;
 use crate::opened::Opened;
 use crate::state::State;
@@ -12,7 +13,7 @@ use monarch_abi::control::{Control, Counter};
 use monarch_abi::demand::{self, Outcome, Watch};
 use monarch_abi::hash::CopyName;
 use monarch_abi::mapping;
-use monarch_abi::resolve::{Found, resolve};
+use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{State as Stage, Word};
 use monarch_guest::copy_open::{Here, copy_path};
 use monarch_guest::ctx::Ctx;
@@ -40,7 +41,7 @@ pub enum Library {
 /// this finds no copy.
 #[must_use]
 pub fn find(state: &mut State, ctx: &Ctx, path: &CStr, counts: bool) -> Library {
-    let f = match resolve(ctx.map, ctx, path.to_bytes(), true) {
+    let f = match resolved(ctx, path.to_bytes()) {
         Ok(f) if f.entry.record.is_file() => f,
         Ok(_) => return Library::Pfs,
         Err(miss) if absent::is_known(ctx, libc::AT_FDCWD, path.to_bytes(), &miss) => {
@@ -73,11 +74,37 @@ pub fn find(state: &mut State, ctx: &Ctx, path: &CStr, counts: bool) -> Library 
     }
 }
 
-/// The name of the copy of what a path leads to, if it is in the index.
-#[must_use]
-pub fn version_of(ctx: &Ctx, path: &[u8]) -> Option<CopyName> {
-    let f = resolve(ctx.map, ctx, path, true).ok().filter(|f| f.entry.record.is_file())?;
-    Some(f.segment.copy_name(&f.entry))
+/// What a path leads to, once there is an index.
+fn resolved(ctx: &Ctx, path: &[u8]) -> Result<Found<'static>, Miss> {
+    match resolve(ctx.map, ctx, path, true) {
+        Err(Miss::NoSegment(root)) if await_index(ctx, root) => resolve(ctx.map, ctx, path, true),
+        found => found,
+    }
+}
+
+/// The name of the copy of what a path leads to.
+///
+/// # Errors
+/// Why there is none; [`Miss::NoSegment`]: it may be known later.
+pub fn version_of(ctx: &Ctx, path: &[u8]) -> Result<CopyName, Miss> {
+    let f = resolve(ctx.map, ctx, path, true)?;
+    if !f.entry.record.is_file() {
+        return Err(Miss::Outside);
+    }
+    Ok(f.segment.copy_name(&f.entry))
+}
+
+/// A library was mapped from the PFS before there was an index: the agent hears of it now. The name
+/// of its copy.
+///
+/// # Errors
+/// As for [`version_of`].
+pub fn note_early(ctx: &Ctx, path: &[u8]) -> Result<CopyName, Miss> {
+    let version = version_of(ctx, path)?;
+    if let Ok(f) = resolve(ctx.map, ctx, path, true) {
+        note(ctx, &f, Served::Pfs);
+    }
+    Ok(version)
 }
 
 /// Notes for the agent's policies what was opened.

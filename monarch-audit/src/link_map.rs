@@ -48,6 +48,19 @@ impl LinkMap {
         core::ptr::with_exposed_provenance_mut(unsafe { *cookie })
     }
 
+    /// All libraries of the namespace that one is of.
+    ///
+    /// # Safety
+    /// `library` is null or the loader's, whose lock is held as long as the result is used.
+    pub unsafe fn all(library: *const Self) -> impl Iterator<Item = *const Self> {
+        // SAFETY: the loader's list, by contract; it ends with null on both sides.
+        let before = |map: &*const Self| Some(unsafe { (**map).previous }.cast_const()).filter(|map| !map.is_null());
+        // SAFETY: as above.
+        let after = |map: &*const Self| Some(unsafe { (**map).next }.cast_const()).filter(|map| !map.is_null());
+        let this = Some(library).filter(|map| !map.is_null());
+        core::iter::successors(core::iter::successors(this, before).last(), after)
+    }
+
     /// Its name; empty for the program.
     ///
     /// # Safety

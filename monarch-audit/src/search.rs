@@ -6,7 +6,8 @@
 //! | a name without one (`DT_NEEDED`) | the same, if the search path of the library that needs it shows where it is |
 //! | a candidate of such a search | the copy, or no file where it is known that there is none |
 
-use crate::library::{Library, find, version_of};
+use crate::directories::Known;
+use crate::library::{self, Library, find, version_of};
 use crate::link_map::{LinkMap, SearchPath};
 use crate::origin::directory;
 use crate::state::State;
@@ -15,14 +16,17 @@ use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{ControlMap, Start};
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::resolve::{Miss, resolve};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
-use monarch_guest::{cwd, sys};
+use monarch_guest::{absent, cwd, sys};
 
 /// `LA_SER_ORIG`: the name as the program or the library has it.
 const ORIG: c_uint = 1;
+/// `LA_SER_RUNPATH`: a candidate from `DT_RUNPATH` or `DT_RPATH`.
+const RUNPATH: c_uint = 4;
 /// Directories in which the loader looks for variants before it looks beside them.
-const VARIANTS: [&[u8]; 6] = [b"glibc-hwcaps", b"tls", b"haswell", b"avx512_1", b"x86_64", b"aarch64"];
+pub(crate) const VARIANTS: [&[u8]; 6] = [b"glibc-hwcaps", b"tls", b"haswell", b"avx512_1", b"x86_64", b"aarch64"];
 
 /// What is answered to a question of the loader; `None`: the name as it is.
 ///
@@ -38,9 +42,12 @@ pub unsafe fn search(
     // SAFETY: by contract.
     let name = unsafe { CStr::from_ptr(name) };
     if flag != ORIG {
-        return candidate(state, name);
+        // SAFETY: by contract.
+        return unsafe { candidate(state, name, loader, flag) };
     }
     state.begin();
+    // SAFETY: by contract.
+    unsafe { note_early_libraries(state) };
     if name.to_bytes().contains(&b'/') {
         return named(state, name.to_bytes());
     }
@@ -66,9 +73,28 @@ pub unsafe fn opened(state: &mut State, map: *mut LinkMap) {
     }
     // SAFETY: by contract.
     unsafe { state.origin.learn(map, name) };
-    let version = copy.or_else(|| version_of(&near(state, name)?, name));
-    if let Some(version) = version {
-        state.mapped.opened(map.addr(), version, copy.is_some());
+    let found = copy.map_or_else(|| near(state, name).map(|ctx| version_of(&ctx, name)), |version| Some(Ok(version)));
+    match found {
+        Some(Ok(version)) => state.mapped.opened(map.addr(), version, copy.is_some()),
+        Some(Err(Miss::NoSegment(_))) => state.early.opened(map.expose_provenance()),
+        Some(Err(_)) | None => {}
+    }
+}
+
+/// Makes up for libraries that were mapped before their root had an index, if it has one by now.
+///
+/// # Safety
+/// The loader's lock is held.
+unsafe fn note_early_libraries(state: &mut State) {
+    while let Some(address) = state.early.take() {
+        let map = core::ptr::with_exposed_provenance::<LinkMap>(address);
+        // SAFETY: a library that was not unmapped since.
+        let name = unsafe { (*map).name() };
+        match near(state, name).map(|ctx| library::note_early(&ctx, name)) {
+            Some(Ok(version)) => state.mapped.opened(address, version, false),
+            Some(Err(Miss::NoSegment(_))) => return state.early.opened(address),
+            Some(Err(_)) | None => {}
+        }
     }
 }
 
@@ -83,12 +109,51 @@ fn is_near(map: &ControlMap<'_>, path: &[u8]) -> bool {
 }
 
 /// The loader is about to open a candidate.
-fn candidate(state: &mut State, path: &CStr) -> Option<*const c_char> {
+///
+/// # Safety
+/// `loader` is the loader's, and its lock is held.
+unsafe fn candidate(
+    state: &mut State,
+    path: &CStr,
+    loader: *const LinkMap,
+    flag: c_uint,
+) -> Option<*const c_char> {
     let ctx = near(state, path.to_bytes())?;
     match find(state, &ctx, path, true) {
         Library::Copy(copy) => state.answer.candidate(path.to_bytes(), copy),
-        Library::Absent => Some(c"".as_ptr()),
+        Library::Absent => {
+            if flag == RUNPATH {
+                // SAFETY: by contract.
+                unsafe { spare_question(state, &ctx, path.to_bytes(), loader) };
+            }
+            Some(c"".as_ptr())
+        }
         Library::Pfs => None,
+    }
+}
+
+/// There is no such file: next the loader asks the kernel whether there is such a directory, unless
+/// it is shown the answer.
+///
+/// # Safety
+/// `loader` is the loader's, and its lock is held.
+unsafe fn spare_question(state: &mut State, ctx: &Ctx, path: &[u8], loader: *const LinkMap) {
+    let known = match is_directory(ctx, path) {
+        Some(true) => Known::Existing,
+        Some(false) => Known::NonExisting,
+        None => return,
+    };
+    // SAFETY: by contract.
+    unsafe { state.directories.note(loader, path, known) };
+}
+
+/// Whether the directory of a path is there, if the index knows.
+fn is_directory(ctx: &Ctx, path: &[u8]) -> Option<bool> {
+    let mut dir = PathBuffer::front();
+    dir.append(directory(path))?;
+    match resolve(ctx.map, ctx, dir.get(), true) {
+        Ok(f) => f.entry.record.is_dir().then_some(true),
+        Err(miss) => absent::is_known(ctx, libc::AT_FDCWD, dir.c_str()?.to_bytes(), &miss).then_some(false),
     }
 }
 
@@ -161,7 +226,7 @@ unsafe fn needed(state: &mut State, name: &[u8], loader: &LinkMap) -> Option<*co
 
 /// A directory of a search path, in which `$ORIGIN` is replaced. `None` where it is not absolute,
 /// or has other names in it.
-fn expanded(place: &[u8], loader: &[u8]) -> Option<Absolute> {
+pub(crate) fn expanded(place: &[u8], loader: &[u8]) -> Option<Absolute> {
     let mut path = PathBuffer::front();
     let rest = place.strip_prefix(b"$ORIGIN").or_else(|| place.strip_prefix(b"${ORIGIN}"));
     match rest {

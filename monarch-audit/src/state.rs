@@ -1,6 +1,8 @@
 //! What is remembered between two calls of the loader.
 
 use crate::answer::Answer;
+use crate::directories::Directories;
+use crate::early::Early;
 use crate::elf::Tiers;
 use crate::mapped::Mapped;
 use crate::origin::Origin;
@@ -15,8 +17,12 @@ pub struct State {
     pub answer: Answer,
     /// The libraries below roots.
     pub mapped: Mapped,
+    /// Those that were mapped before their root had an index.
+    pub early: Early,
     /// Where the loader remembers directories.
     pub origin: Origin,
+    /// Where the loader remembers which directories of a search path are there.
+    pub directories: Directories,
     /// Which tiers can be mapped for execution.
     pub tiers: Tiers,
     /// Whether `LD_LIBRARY_PATH` names directories.
@@ -32,7 +38,9 @@ unsafe impl Sync for Shared {}
 static STATE: Shared = Shared(UnsafeCell::new(State {
     answer: Answer::empty(),
     mapped: Mapped::empty(),
+    early: Early::empty(),
     origin: Origin::empty(),
+    directories: Directories::empty(),
     tiers: Tiers::empty(),
     has_library_path: false,
     compared: false,

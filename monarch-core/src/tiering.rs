@@ -223,9 +223,9 @@ impl TieringEngine {
     }
 
     /// Notes what the jobs of a new segment open first, and fetches what those before opened first.
-    pub fn begin_working_set(&self, number: usize, live: &LiveSegment) {
+    pub fn begin_working_set(&self, number: usize, live: &LiveSegment, index_time: Duration) {
         let set = self.access.working_sets.kept(live.segment.index.header.root_id);
-        self.access.working_sets.begin(number, live, set);
+        self.access.working_sets.begin(number, live, set, index_time);
     }
 
     /// Tells readers of a root whether mappings can be followed there: not where the kernel hides

@@ -15,7 +15,8 @@
 //!     8   time of its last job, seconds    8
 //!     16  number of files                  4
 //!     20  1: that job opened all data          1
-//!     21  jobs in a row that opened less than half  1   zero 2
+//!     21  jobs in a row that opened less than half  1
+//!     22  how long its index took, 10 ms       2   zero: not known
 //!     24  for each file: history 1   zero 1   length of the path 2   path
 //! ```
 
@@ -73,6 +74,8 @@ pub struct WorkingSet {
     pub whole: bool,
     /// Jobs in a row that opened less than half of the data.
     pub partial_jobs: u8,
+    /// How long its index took to be made, in hundredths of a second; 0 when that is not known.
+    pub index_time_cs: u16,
     /// Its files, in the order in which they were opened first.
     pub files: Vec<SetFile>,
 }
@@ -85,6 +88,8 @@ pub struct JobOpens {
     /// Number of data files that it opened, and of all data files; `None` if that says nothing of
     /// the job.
     pub data: Option<(u64, u64)>,
+    /// How long the index took to be made, in hundredths of a second.
+    pub index_time_cs: u16,
 }
 
 impl WorkingSet {
@@ -130,7 +135,7 @@ impl WorkingSet {
             }
             _ => (self.whole, self.partial_jobs),
         };
-        Self { root: self.root, at, whole, partial_jobs, files }
+        Self { root: self.root, at, whole, partial_jobs, index_time_cs: job.index_time_cs, files }
     }
 }
 
@@ -157,7 +162,8 @@ pub fn encode(sets: &[WorkingSet]) -> Vec<u8> {
         out.extend_from_slice(&set.root.to_le_bytes());
         out.extend_from_slice(&set.at.to_le_bytes());
         out.extend_from_slice(&(set.files.len() as u32).to_le_bytes());
-        out.extend_from_slice(&[u8::from(set.whole), set.partial_jobs, 0, 0]);
+        out.extend_from_slice(&[u8::from(set.whole), set.partial_jobs]);
+        out.extend_from_slice(&set.index_time_cs.to_le_bytes());
         for file in &set.files {
             out.extend_from_slice(&[file.history, 0]);
             out.extend_from_slice(&(file.path.len() as u16).to_le_bytes());
@@ -226,12 +232,13 @@ impl<'a> Bytes<'a> {
 
     fn set(&mut self) -> Option<WorkingSet> {
         let (root, at, count) = (self.u64()?, self.u64()?, self.u32()? as usize);
-        let [whole, partial_jobs, _, _] = self.array()?;
+        let [whole, partial_jobs] = self.array()?;
+        let index_time_cs = self.array().map(u16::from_le_bytes)?;
         if count > MAX_FILES {
             return None;
         }
         let files: Option<Vec<SetFile>> = (0..count).map(|_| self.file()).collect();
-        Some(WorkingSet { root, at, whole: whole == 1, partial_jobs, files: files? })
+        Some(WorkingSet { root, at, whole: whole == 1, partial_jobs, index_time_cs, files: files? })
     }
 
     fn file(&mut self) -> Option<SetFile> {
@@ -252,7 +259,7 @@ mod tests {
     use super::*;
 
     fn opens(names: &[&str]) -> JobOpens {
-        JobOpens { paths: names.iter().map(|n| n.as_bytes().to_vec()).collect(), data: None }
+        JobOpens { paths: names.iter().map(|n| n.as_bytes().to_vec()).collect(), data: None, index_time_cs: 7 }
     }
 
     fn names(set: &WorkingSet) -> Vec<(String, u8)> {
@@ -325,7 +332,7 @@ mod tests {
 
     #[test]
     fn whether_all_was_read_follows_from_the_last_jobs() {
-        let job = |opened, all| JobOpens { paths: Vec::new(), data: Some((opened, all)) };
+        let job = |opened, all| JobOpens { data: Some((opened, all)), ..JobOpens::default() };
         let told = |s: &WorkingSet| (s.whole, s.is_partial());
         let whole = WorkingSet::default().after(&job(95, 100), 1);
         assert_eq!(told(&whole), (true, false));

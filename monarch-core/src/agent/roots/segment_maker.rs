@@ -75,6 +75,7 @@ impl SegmentMaker {
         let work = move || {
             me.retirement.give_back_all(root);
             let end = me.make_segment(&mine);
+            me.tiering.access.working_sets.index_ended(root);
             me.scanned(&mine, end);
         };
         if let Err(e) = std::thread::Builder::new().name(format!("scan-{root}")).spawn(work) {
@@ -111,12 +112,13 @@ impl SegmentMaker {
         let started = Instant::now();
         let path = self.list.lock().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
+        self.tiering.access.working_sets.index_begins(scan.root, crate::index::root_id(&path));
         let made = self.make_files(scan, &path).inspect_err(|_| {
             if self.list.counts(scan) {
                 self.shared.withdraw(&path);
             }
         })?;
-        let segment = made.segment;
+        let (segment, index_time) = (made.segment, started.elapsed());
         let mut live = self.tiering.queue.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         live.prefetched = self.list.lock().get(scan.root).is_none_or(RootState::is_prefetched);
@@ -147,7 +149,8 @@ impl SegmentMaker {
         self.untracked.open_segment(scan.root, number, &segment);
         self.shared.note_sums(&live);
         self.tiering.add_segment(number, &live);
-        self.tiering.begin_working_set(number, &live);
+        self.tiering.access.working_sets.index_ended(scan.root);
+        self.tiering.begin_working_set(number, &live, index_time);
         mounts::look(&self.tiering, number, &live, made.mounts.as_ref());
         if made.is_shared {
             self.shared.offer(&self.list, scan.root, &live);

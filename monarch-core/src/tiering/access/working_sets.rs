@@ -20,6 +20,7 @@ use crate::working_set::{self, JobOpens, WorkingSet};
 use monarch_abi::demand::file_key;
 use monarch_abi::word::State;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -33,6 +34,11 @@ const LONG_LIST: usize = 8192;
 /// Files of at most this size, bytes, are fetched before larger ones: they are many, and a reader
 /// waits for each.
 const SMALL_FILE: u64 = 1 << 20;
+
+/// An index that took longer than this is not waited for.
+const LONGEST_HELD_INDEX: Duration = Duration::from_secs(2);
+/// What is waited for an index beyond twice the time that the last one took.
+const HOLD_MARGIN: Duration = Duration::from_millis(250);
 
 /// The jobs of a root, for as long as its segment is served.
 #[derive(Debug, Default)]
@@ -50,6 +56,8 @@ struct Noted {
     fetched: (u64, u64),
     /// Number of data files of the root.
     data_files: u64,
+    /// How long its index took, in hundredths of a second.
+    index_time_cs: u16,
 }
 
 /// The working set of a root, for status.
@@ -108,9 +116,28 @@ impl WorkingSets {
         sets.iter().find(|set| set.root == root).cloned().unwrap_or(none)
     }
 
-    /// Notes the opens of the jobs of a new segment, and fetches the files that the jobs before
-    /// opened first.
-    pub(crate) fn begin(&self, number: usize, live: &LiveSegment, kept: WorkingSet) {
+    /// The index of a root is about to be made. Where the last one took a moment, the audit library
+    /// waits for this one: a library that a process maps from the PFS is read there page by page.
+    pub(crate) fn index_begins(&self, root: usize, root_id: u64) {
+        let set = self.kept(root_id);
+        let last = Duration::from_millis(u64::from(set.index_time_cs) * 10);
+        if set.files.is_empty() || last.is_zero() || last > LONGEST_HELD_INDEX {
+            return;
+        }
+        let until_ms = crate::sys::coarse_ms() + (last * 2 + HOLD_MARGIN).as_millis() as u64;
+        let ctl = self.cx.ctl.ctl;
+        ctl.held_until_ms.fetch_max(until_ms, Ordering::Relaxed);
+        ctl.held_roots.fetch_or(root_bit(root), Ordering::Release);
+    }
+
+    /// The index of a root is there, or will not be.
+    pub(crate) fn index_ended(&self, root: usize) {
+        self.cx.ctl.ctl.held_roots.fetch_and(!root_bit(root), Ordering::Release);
+    }
+
+    /// Notes the opens of the jobs of a new segment, whose index took `index_time` to be made, and
+    /// fetches the files that the jobs before opened first.
+    pub(crate) fn begin(&self, number: usize, live: &LiveSegment, kept: WorkingSet, index_time: Duration) {
         if !self.cx.options.working_sets {
             return;
         }
@@ -123,7 +150,8 @@ impl WorkingSets {
             let (files, bytes) = fetched;
             tracing::info!(segment = number, files, bytes, "files that the last job opened first are fetched first");
         }
-        lock(&self.noted).insert(number, Noted { kept, fetched, data_files, ..Noted::default() });
+        let index_time_cs = u16::try_from(index_time.as_millis() / 10).unwrap_or(u16::MAX).max(1);
+        lock(&self.noted).insert(number, Noted { kept, fetched, data_files, index_time_cs, ..Noted::default() });
         if !keys.is_empty() {
             self.queue.lines().first.extend(keys);
             self.waker.wake_all();
@@ -224,7 +252,7 @@ impl WorkingSets {
             let paths = of.order.iter().filter_map(|&id| rel(&live, id)).collect();
             // (Nodes share a data set: how much of it this node opens says little.)
             let data = data.filter(|_| self.peers.get().is_none()).map(|opened| (opened, of.data_files));
-            of.kept.after(&JobOpens { paths, data }, at)
+            of.kept.after(&JobOpens { paths, data, index_time_cs: of.index_time_cs }, at)
         };
         let mut kept = lock(&self.kept);
         let sets = kept.get_or_insert_default();
@@ -239,6 +267,11 @@ impl WorkingSets {
             tracing::debug!("no tier keeps working sets for the next job");
         }
     }
+}
+
+/// The bit of a root among all; none beyond the words of the control block.
+fn root_bit(root: usize) -> u32 {
+    u32::try_from(root).ok().and_then(|root| 1u32.checked_shl(root)).unwrap_or(0)
 }
 
 /// The path of an entry below its root.

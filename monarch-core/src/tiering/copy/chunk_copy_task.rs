@@ -137,7 +137,7 @@ impl<'a> ChunkCopyTask<'a> {
         if fetch.file.origin() == Origin::Pfs {
             fetches.accounting.note_copy(copied.bytes, self.begun.elapsed());
         }
-        fetches.note_rate(copied.bytes);
+        fetches.note_rate(copied.bytes, self.begun);
         fetches.peers.notify_chunk(&fetch.file, &self.range(), copied.checksum);
         let last = fetch.summed(self.chunk, copied.checksum);
         self.room = self.room.take().and_then(|room| fetch.arrived(self.chunk, room));

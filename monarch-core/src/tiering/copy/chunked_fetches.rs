@@ -293,9 +293,10 @@ impl ChunkedFetches {
         }
     }
 
-    /// Notes the bytes of a chunk, and publishes the rate for readers.
-    pub(crate) fn note_rate(&self, bytes: u64) {
-        let rate = lock(&self.fetch_lines).rate.note(bytes, Instant::now());
+    /// Notes the bytes of a chunk whose fetch was begun at this time, and publishes the rate for
+    /// readers.
+    pub(crate) fn note_rate(&self, bytes: u64, begun: Instant) {
+        let rate = lock(&self.fetch_lines).rate.note(bytes, begun, Instant::now());
         if let Some(now) = rate {
             let old = self.cx.ctl.ctl.rate.load(Ordering::Relaxed);
             self.cx.ctl.ctl.rate.store(old / 2 + now / 2, Ordering::Relaxed);

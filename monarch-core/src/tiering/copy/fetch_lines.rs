@@ -23,26 +23,33 @@ pub(crate) struct FetchLines {
     pub(crate) rate: Rate,
 }
 
+/// Time with fetches under way after which there is a result.
+const MEASURED_TIME: Duration = Duration::from_millis(200);
+
 /// Measures the throughput of chunks.
 #[derive(Default)]
 pub(crate) struct Rate {
-    since: Option<Instant>,
+    /// End of the time that was counted.
+    busy_until: Option<Instant>,
+    /// Time with fetches under way, and their bytes, since the last result.
+    busy: Duration,
     bytes: u64,
 }
 
 impl Rate {
-    /// Notes bytes. Returns the rate in bytes a second once enough time has passed.
-    pub(crate) fn note(&mut self, bytes: u64, now: Instant) -> Option<u64> {
-        let since = *self.since.get_or_insert(now);
+    /// Notes bytes that were fetched from `begun` to `now`. Returns the rate in bytes a second of
+    /// the time in which something was being fetched, once there is enough of it.
+    pub(crate) fn note(&mut self, bytes: u64, begun: Instant, now: Instant) -> Option<u64> {
+        let since = self.busy_until.map_or(begun, |until| until.max(begun));
+        self.busy += now.saturating_duration_since(since);
+        self.busy_until = Some(now);
         self.bytes += bytes;
-        let took = now.duration_since(since);
-        if took < Duration::from_millis(200) {
+        if self.busy < MEASURED_TIME {
             return None;
         }
-        let rate = (self.bytes as f64 / took.as_secs_f64()) as u64;
-        *self = Self { since: Some(now), bytes: 0 };
-        // After a pause the rate means nothing.
-        (took < Duration::from_secs(2)).then_some(rate.max(1))
+        let rate = (self.bytes as f64 / self.busy.as_secs_f64()) as u64;
+        (self.bytes, self.busy) = (0, Duration::ZERO);
+        Some(rate.max(1))
     }
 }
 
@@ -136,12 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_measured_over_some_time_and_not_over_a_pause() {
+    fn a_rate_is_of_the_time_with_fetches_under_way() {
         let (mut rate, start) = (Rate::default(), Instant::now());
         let at = |ms: u64| start + Duration::from_millis(ms);
-        assert_eq!((rate.note(1000, at(0)), rate.note(500, at(100))), (None, None));
-        assert_eq!(rate.note(500, at(250)), Some(8000), "bytes a second");
-        assert_eq!(rate.note(1000, at(5000)), None, "a pause");
-        assert_eq!(rate.note(0, at(5500)), Some(1), "never 0");
+        assert_eq!((rate.note(1000, at(0), at(100)), rate.note(500, at(20), at(150))), (None, None));
+        assert_eq!(rate.note(500, at(150), at(250)), Some(8000), "bytes a second, side by side");
+        assert_eq!(rate.note(1000, at(1000), at(1100)), None);
+        assert_eq!(rate.note(1000, at(1900), at(2000)), Some(10_000), "pauses count for nothing");
+        assert_eq!(rate.note(0, at(5000), at(5500)), Some(1), "never 0");
     }
 }
