@@ -16,6 +16,12 @@ pub const KERNEL: u32 = 0;
 pub const UNASKED: u32 = 1;
 /// Word of a directory whose listing answers.
 pub const TRUSTED: u32 = u32::MAX;
+/// Bit of all other words, which are times: a process has needed the directory since it was
+/// compared for the first time.
+const NEEDED: u32 = 1;
+/// The times that can be told from the words above.
+const FIRST_TIME: u32 = 2;
+const LAST_TIME: u32 = u32::MAX - 3;
 
 /// A name that the index lacks, and the directory that decides about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +65,49 @@ impl Deciders<'_> {
             KERNEL => Verdict::Kernel,
             TRUSTED => Verdict::NotThere,
             UNASKED => Verdict::Ask(UNASKED),
-            at if now_ms.wrapping_sub(at) < self.interval_ms() => Verdict::NotThere,
+            at if now_ms.wrapping_sub(at) < self.interval_ms() => {
+                self.note_needed(position, at);
+                Verdict::NotThere
+            }
             at => Verdict::Ask(at),
         }
     }
 
-    /// Notes that the directory was unchanged when the PFS was asked, at this time. `seen` is the
-    /// word of the verdict: a process that found a change meanwhile wins.
+    fn note_needed(&self, position: usize, at: u32) {
+        if at & NEEDED == 0
+            && let Some(word) = self.words.get(position)
+        {
+            let _ = word.compare_exchange(at, at | NEEDED, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the word of a directory that will have to be compared at this time, if a process
+    /// has needed it before, or if none has ever compared it and it `may_be_needed`.
+    #[must_use]
+    pub fn due(&self, position: usize, at_ms: u32, may_be_needed: bool) -> Option<u32> {
+        match self.word(position) {
+            KERNEL | TRUSTED => None,
+            UNASKED => may_be_needed.then_some(UNASKED),
+            at => (at & NEEDED != 0 && at_ms.wrapping_sub(at) >= self.interval_ms()).then_some(at),
+        }
+    }
+
+    /// Notes that the directory was unchanged when the PFS was asked, at this time, by a process
+    /// that needs it. `seen` is the word of the verdict: a process that found a change meanwhile
+    /// wins.
     pub fn passed(&self, position: usize, seen: u32, asked_ms: u32) {
+        self.passed_with(position, seen, asked_ms, NEEDED);
+    }
+
+    /// [`Deciders::passed`] of a directory that was compared ahead.
+    pub fn passed_ahead(&self, position: usize, seen: u32, asked_ms: u32) {
+        self.passed_with(position, seen, asked_ms, if seen == UNASKED { 0 } else { seen & NEEDED });
+    }
+
+    fn passed_with(&self, position: usize, seen: u32, asked_ms: u32, needed: u32) {
         let to = match self.interval_ms.load(Ordering::Relaxed) {
             NEVER_AGAIN => TRUSTED,
-            _ => asked_ms.clamp(UNASKED + 1, TRUSTED - 1),
+            _ => (asked_ms & !NEEDED).clamp(FIRST_TIME, LAST_TIME) | needed,
         };
         if let Some(word) = self.words.get(position) {
             let _ = word.compare_exchange(seen, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -119,8 +157,10 @@ impl Deciders<'_> {
         self.words.get(position).map_or(KERNEL, |w| w.load(Ordering::Acquire))
     }
 
-    /// An hour at most, whatever stands in shared memory.
-    fn interval_ms(&self) -> u32 {
+    /// The time after which a directory is compared again, in milliseconds: an hour at most,
+    /// whatever stands in shared memory.
+    #[must_use]
+    pub fn interval_ms(&self) -> u32 {
         self.interval_ms.load(Ordering::Relaxed).min(crate::control::MAX_CLOCK_MS)
     }
 }
@@ -136,17 +176,31 @@ mod tests {
         let deciders = Deciders { words: &words, interval_ms: &ms };
         assert_eq!(deciders.verdict(0, 7), Verdict::Ask(UNASKED));
         deciders.passed(0, UNASKED, 0);
-        assert_eq!((deciders.verdict(0, 5001), deciders.verdict(0, 5002)), (Verdict::NotThere, Verdict::Ask(2)));
+        assert_eq!((deciders.verdict(0, 5002), deciders.verdict(0, 5003)), (Verdict::NotThere, Verdict::Ask(3)));
         // The clock's 32 bits wrap.
-        deciders.passed(0, 2, u32::MAX);
+        deciders.passed(0, 3, u32::MAX);
         assert_eq!(deciders.verdict(0, 4000), Verdict::NotThere);
         deciders.leave(0);
         deciders.passed(0, TRUSTED - 1, 4000);
         assert_eq!(
             (deciders.verdict(0, 4000), deciders.verdict(1, 1), deciders.count()),
-            (Verdict::Kernel, Verdict::Ask(1), 1)
+            (Verdict::Kernel, Verdict::Ask(UNASKED), 1)
         );
         assert_eq!(deciders.verdict(2, 1), Verdict::Kernel, "there is no such directory");
+    }
+
+    #[test]
+    fn what_was_compared_ahead_is_compared_again_only_if_it_was_needed() {
+        let words = [const { AtomicU32::new(UNASKED) }; 2];
+        let ms = AtomicU32::new(5000);
+        let deciders = Deciders { words: &words, interval_ms: &ms };
+        assert_eq!((deciders.due(0, 9, false), deciders.due(0, 9, true)), (None, Some(UNASKED)));
+        (0..2).for_each(|position| deciders.passed_ahead(position, UNASKED, 100));
+        assert_eq!(deciders.verdict(1, 200), Verdict::NotThere);
+        assert_eq!([0, 1].map(|position| deciders.due(position, 6000, true)), [None, Some(101)]);
+        deciders.passed_ahead(1, 101, 6000);
+        assert_eq!((deciders.verdict(0, 6000), deciders.verdict(1, 10_999)), (Verdict::Ask(100), Verdict::NotThere));
+        assert_eq!([0, 1].map(|position| deciders.due(position, 11_001, true)), [None, Some(6001)]);
     }
 
     #[test]

@@ -82,8 +82,8 @@ pub struct StateHeader {
     pub deciders_off: u64,
     /// Milliseconds after which such a directory is compared again.
     pub deciders_ms: AtomicU32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not zero: a process has begun to compare such directories.
+    pub listings_asked: AtomicU32,
 }
 const _: () = assert!(size_of::<StateHeader>() == 184);
 // (The plain fields are written before the file is published.)

@@ -10,6 +10,7 @@ use crate::ctx::Ctx;
 use crate::errno;
 use crate::sys;
 use core::ffi::{c_char, c_int};
+use core::sync::atomic::Ordering;
 use monarch_abi::absent::{Absent, Verdict};
 use monarch_abi::control::Counter;
 use monarch_abi::demand;
@@ -100,6 +101,7 @@ fn compare(ctx: &Ctx, f: &Found<'static>, seen: u32, asked: (c_int, *const c_cha
     // Before the question: a change after it is found when the interval from here on is over.
     let now = sys::coarse_ms() as u32;
     ctx.count(Counter::AbsentChecks, 1);
+    ask_for_others(ctx, f);
     // SAFETY: the kernel checks the pointer.
     match unsafe { sys::identity(dirfd, path, flags) } {
         Ok(is) if f.segment.state.guard.is_still(f.entry.record, &is) => {
@@ -112,6 +114,15 @@ fn compare(ctx: &Ctx, f: &Found<'static>, seen: u32, asked: (c_int, *const c_cha
             false
         }
         Err(_) => false,
+    }
+}
+
+/// Has the agent compare the other directories that decide, once until it has looked.
+fn ask_for_others(ctx: &Ctx, f: &Found<'static>) {
+    let asked = &f.segment.state.header.listings_asked;
+    if asked.load(Ordering::Relaxed) == 0 && asked.swap(1, Ordering::AcqRel) == 0 {
+        ctx.map.ctl.hinted.fetch_add(1, Ordering::SeqCst);
+        monarch_abi::sys::futex_wake(&ctx.map.ctl.hinted, 1);
     }
 }
 

@@ -157,11 +157,12 @@ pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// Takes the opens of readers, and the hints of jobs, until `stop`.
+/// Takes the opens of readers, the hints of jobs, and what processes ask for, until `stop`.
 pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
+            tiering.access.listing_checks.run_asked();
             let pause = tiering.access.tracker.drain_accesses();
             tiering.access.tracker.await_readers(pause);
         }

@@ -107,7 +107,7 @@ fn tier_status(t: &TierDir) -> TierStatus {
 }
 
 /// Counters of the tiering engine by name.
-pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 23] {
+pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 24] {
     [
         ("copied_on_demand", &f.demanded),
         ("copied_ahead", &f.prefetched),
@@ -115,6 +115,7 @@ pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 23] {
         ("source_bytes", &f.source_bytes),
         ("jobs_attached", &f.jobs),
         ("whole_large_bytes", &f.whole_large_bytes),
+        ("listing_checks", &f.listing_checks),
         ("chunks_copied", &f.chunks),
         ("adopted", &f.adopted),
         ("verified", &f.verified),

@@ -91,6 +91,8 @@ metrics! {
     /// Size of the large files that were opened as complete copies; how much of them was read is
     /// not known.
     Counter WHOLE_LARGE_BYTES = "monarch_whole_large_bytes_total", Bytes, [];
+    /// Directories compared with the PFS ahead of processes that look for names that are not there.
+    Counter LISTING_CHECKS = "monarch_listing_checks_total", Of("checks"), [];
     /// Size of the files that were opened at the PFS.
     Counter MISS_BYTES = "monarch_miss_bytes_total", Bytes, [];
     /// How long readers waited for copies, all together.

@@ -111,6 +111,7 @@ fn copies(page: &Page, a: &Named<'_>) {
         (d::COPIED_BYTES, "bytes_copied"),
         (d::SOURCE_BYTES, "source_bytes"),
         (d::WHOLE_LARGE_BYTES, "whole_large_bytes"),
+        (d::LISTING_CHECKS, "listing_checks"),
         (d::JOBS_ATTACHED, "jobs_attached"),
         (d::COPIED_CHUNKS, "chunks_copied"),
         (d::ADOPTED, "adopted"),

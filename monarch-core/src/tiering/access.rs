@@ -6,6 +6,7 @@ pub(crate) mod directory_costs;
 pub(crate) mod epoch_stats;
 pub(crate) mod event_merge;
 pub(crate) mod hint_inbox;
+pub(crate) mod listing_checks;
 pub(crate) mod prefetch_evidence;
 pub(crate) mod prefetch_order;
 pub(crate) mod read_order;
@@ -20,6 +21,7 @@ use crate::tiering::queue::Queue;
 use crate::tiering::residency::Residency;
 use access_tracker::AccessTracker;
 use hint_inbox::HintInbox;
+use listing_checks::ListingChecks;
 use prefetch_evidence::PrefetchEvidence;
 use prefetch_order::PrefetchOrder;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub(crate) struct Access {
     pub(crate) order: Arc<PrefetchOrder>,
     pub(crate) evidence: Arc<PrefetchEvidence>,
     pub(crate) working_sets: Arc<WorkingSets>,
+    pub(crate) listing_checks: ListingChecks,
     pub(crate) tracker: Arc<AccessTracker>,
 }
 
@@ -46,8 +49,9 @@ impl Access {
         let hint_inbox = Arc::new(HintInbox::new(shared, policy, queue, &order, hint_dir));
         let evidence = Arc::new(PrefetchEvidence::new(shared));
         let working_sets = Arc::new(WorkingSets::new(shared, queue, &evidence));
+        let listing_checks = ListingChecks::new(shared, &working_sets);
         let tracker =
             Arc::new(AccessTracker::new(shared, policy, queue, residency, &hint_inbox, (&evidence, &working_sets)));
-        Self { order, evidence, working_sets, tracker }
+        Self { order, evidence, working_sets, listing_checks, tracker }
     }
 }

@@ -177,6 +177,16 @@ impl WorkingSets {
         small
     }
 
+    /// The directories of the files that the jobs of a segment, and those before, opened first.
+    pub(crate) fn directories(&self, number: usize, live: &LiveSegment) -> HashSet<u32> {
+        let noted = lock(&self.noted);
+        let Some(of) = noted.get(&number) else { return HashSet::new() };
+        let before = of.kept.files.iter().filter_map(|file| Some(live.segment.lookup(&file.path)?.id));
+        let index = &live.segment.index;
+        let parent = |id: u32| index.dirs().get(index.parent_of(id)?).map(|dir| dir.id);
+        of.order.iter().copied().chain(before).filter_map(parent).collect()
+    }
+
     /// Notes the open of a file.
     pub(crate) fn opened(&self, number: usize, id: u32, now: Instant) {
         let mut noted = lock(&self.noted);

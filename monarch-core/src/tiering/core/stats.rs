@@ -21,6 +21,8 @@ pub struct Stats {
     /// Sizes of large files that readers opened as complete copies: how much of them was read is
     /// not known.
     pub whole_large_bytes: AtomicU64,
+    /// Directories that decide about absent names, compared with the PFS ahead of processes.
+    pub listing_checks: AtomicU64,
     /// Chunks of large files that were copied.
     pub chunks: AtomicU64,
     /// Copies adopted from an earlier run.
