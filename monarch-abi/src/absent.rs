@@ -65,7 +65,7 @@ impl Deciders<'_> {
             KERNEL => Verdict::Kernel,
             TRUSTED => Verdict::NotThere,
             UNASKED => Verdict::Ask(UNASKED),
-            at if now_ms.wrapping_sub(at) < self.interval_ms() => {
+            at if now_ms.wrapping_sub(at & !NEEDED) < self.interval_ms() => {
                 self.note_needed(position, at);
                 Verdict::NotThere
             }
@@ -88,7 +88,7 @@ impl Deciders<'_> {
         match self.word(position) {
             KERNEL | TRUSTED => None,
             UNASKED => may_be_needed.then_some(UNASKED),
-            at => (at & NEEDED != 0 && at_ms.wrapping_sub(at) >= self.interval_ms()).then_some(at),
+            at => (at & NEEDED != 0 && at_ms.wrapping_sub(at & !NEEDED) >= self.interval_ms()).then_some(at),
         }
     }
 
@@ -176,7 +176,8 @@ mod tests {
         let deciders = Deciders { words: &words, interval_ms: &ms };
         assert_eq!(deciders.verdict(0, 7), Verdict::Ask(UNASKED));
         deciders.passed(0, UNASKED, 0);
-        assert_eq!((deciders.verdict(0, 5002), deciders.verdict(0, 5003)), (Verdict::NotThere, Verdict::Ask(3)));
+        assert_eq!(deciders.verdict(0, 2), Verdict::NotThere, "at once");
+        assert_eq!((deciders.verdict(0, 5001), deciders.verdict(0, 5002)), (Verdict::NotThere, Verdict::Ask(3)));
         // The clock's 32 bits wrap.
         deciders.passed(0, 3, u32::MAX);
         assert_eq!(deciders.verdict(0, 4000), Verdict::NotThere);
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!([0, 1].map(|position| deciders.due(position, 6000, true)), [None, Some(101)]);
         deciders.passed_ahead(1, 101, 6000);
         assert_eq!((deciders.verdict(0, 6000), deciders.verdict(1, 10_999)), (Verdict::Ask(100), Verdict::NotThere));
-        assert_eq!([0, 1].map(|position| deciders.due(position, 11_001, true)), [None, Some(6001)]);
+        assert_eq!([0, 1].map(|position| deciders.due(position, 11_000, true)), [None, Some(6001)]);
     }
 
     #[test]
