@@ -1,9 +1,11 @@
 //! Shared libraries from copies: what the loader maps, and what programs are told about it.
 
 use crate::harness::{Job, Plan, World, assert_same, has_command, sources};
+use slowfs::{FaultKind, FaultSpec, Op};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// What `load` of the extension prints: 4 * 10 + (1 * 10 + (2 * 10 + 3)).
 const VALUE: &str = "value 73";
@@ -104,6 +106,45 @@ fn names_that_are_known_not_to_exist_cost_the_pfs_nothing() {
         let seen = w.pfs().counters().unwrap();
         assert!((seen.errors == 0 || !paths.is_empty()) && seen.opens() == 0, "{paths:?}: {seen:?}");
     }
+}
+
+/// The loader asks the kernel for the directories of a search path, and of the variants in them,
+/// unless it is shown what the index knows.
+#[test]
+fn directories_of_a_search_path_cost_the_pfs_nothing() {
+    let w = settled(plan().set("dataset.absent=index"));
+    for name in ["libsystem.so", "libouter.so", "libmissing.so"] {
+        let (opens, said) = compared(&w, &job(&w, "load", &[&format!("system/{name}")]));
+        let seen = w.pfs().counters().unwrap();
+        assert_eq!((opens, seen.errors), (0, 0), "{name}: {said} {:?}", w.pfs().paths());
+        assert_eq!(said.contains("libmissing.so.9: cannot open"), name == "libmissing.so", "{said}");
+    }
+}
+
+/// A library that is mapped before its root has an index is on the list of what the job opened. The
+/// next job waits for an index that is a moment away, and maps the copy.
+#[test]
+fn an_index_that_is_a_moment_away_is_waited_for_where_the_last_job_mapped_libraries() {
+    let mut w = plan().set("prefetch.ahead=auto").set("tiers[0].persist=node").build();
+    let names = ["ext/libplug.so", "lib/libalone.so"];
+    let held = |w: &mut World| {
+        let slow = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(1))));
+        w.pfs().fault(slow.ops(&[Op::Opendir]).path("app/preferred").count(1)).unwrap();
+        let mut running = w.start(&job(w, "hold", &names));
+        running.until_written("ready");
+        let ready = w.agent().is_some_and(|s| s.roots[0].state == "ready");
+        w.until("the index", |s| s.roots[0].state == "ready");
+        let opened = w.counter("hits") + w.counter("waited");
+        running.write(b"\n");
+        running.end().good();
+        crate::faults::wait_for("the end of the agent", || w.agent().is_none());
+        crate::faults::regular(w.tier()).iter().filter(|f| f.to_string_lossy().contains("/copies/")).for_each(|copy| {
+            fs::remove_file(copy).unwrap();
+        });
+        (ready, opened)
+    };
+    assert_eq!(held(&mut w), (false, 0), "the PFS's, without an index");
+    assert_eq!(held(&mut w), (true, 4), "plug and three that it needs");
 }
 
 #[test]

@@ -43,6 +43,18 @@ echo "not a library" >"$root/app/lib/libtext.so"
 head -c 200 "$root/app/lib/libalone.so" >"$root/app/lib/libshort.so"
 echo 'int nowhere(void); int value(void) { return nowhere(); }' >"$work/lacks.c"
 build "$root/app/lib/liblacks.so" lacks
+# Libraries that need one of the system, and one that is nowhere: both are looked for along a search
+# path first, by RUNPATH, and by the RPATH of the library that asked for the one that needs them.
+mkdir -p "$root/app/system"
+echo "int missing(void) { return 1; }" >"$work/missing.c"
+build "$work/libmissing.so.9" missing -Wl,-soname,libmissing.so.9
+source system 6 ""
+runpath='-Wl,--enable-new-dtags,-rpath,$ORIGIN:$ORIGIN/../lib:$ORIGIN/../nowhere'
+build "$root/app/system/libsystem.so" system -Wl,--no-as-needed -lresolv "$runpath"
+build "$root/app/system/libinner.so" system -Wl,-soname,libinner.so -Wl,--no-as-needed -lresolv
+rpath='-Wl,--disable-new-dtags,-rpath,$ORIGIN/../other:$ORIGIN'
+build "$root/app/system/libouter.so" system -Wl,--no-as-needed -L"$root/app/system" -linner "$rpath"
+build "$root/app/system/libmissing.so" system -Wl,--no-as-needed -L"$work" -l:libmissing.so.9 "$runpath"
 # An extension module, a program with a RUNPATH, and a directory for LD_LIBRARY_PATH.
 echo 'int value(void); int main(void) { return value() == 0; }' >"$work/program.c"
 ${CC:-gcc} -O1 -g -o "$root/app/bin/program" "$work/program.c" -L"$root/app/lib" -lalone -Wl,--enable-new-dtags,-rpath,'$ORIGIN/../lib'
