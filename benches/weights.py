@@ -16,34 +16,12 @@ import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 from bench import BIN, ROOT
+from slow_mount import Mount
 
 READER = os.path.join(ROOT, "target", "weights")
 PFS = ["--meta-latency", "1ms", "--data-latency", "1ms", "--bandwidth", "500MB/s", "--attr-ttl", "1s"]
 #: Name, processes, words of the reader behind the file.
 ROWS = [("mapped, all", 1, ["40"]), ("mapped, 5 of 40 tensors", 1, ["5"]), ("mapped, all, 4 processes", 4, ["40"]), ("read, 8 MiB", 1, ["40", "read"])]
-
-
-class Mount:
-    def __init__(self, source, at, cache):
-        self.at, self.socket = at, f"{at}.sock"
-        os.makedirs(at, exist_ok=True)
-        self.server = subprocess.Popen([f"{BIN}/slowfs", "--until-stdin-closes", "--control", self.socket, *PFS, "--cache", cache, source, at],
-                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        while not os.path.ismount(at):
-            if self.server.poll() is not None:
-                sys.exit("weights: slowfs did not start")
-            time.sleep(0.02)
-
-    def counters(self):
-        said = subprocess.run([f"{BIN}/slowfs", "ctl", self.socket, "counters"], capture_output=True, text=True, check=True)
-        return json.loads(said.stdout)["counters"]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.server.stdin.close()
-        self.server.wait()
 
 
 def readers(file, processes, words, env, mount=None):
@@ -105,9 +83,9 @@ def turn(source, work, cache, settings, rows):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MONARCH_") and k != "LD_PRELOAD"}
     for row, processes, words in rows:
         of = out[row] = {}
-        with Mount(source, f"{work}/pfs", cache) as mount:
+        with Mount(source, f"{work}/pfs", [*PFS, "--cache", cache]) as mount:
             of["direct"] = readers(f"{mount.at}/{name}", processes, words, env, mount)
-        with Mount(source, f"{work}/pfs", cache) as mount, Job(work, mount.at, settings) as job:
+        with Mount(source, f"{work}/pfs", [*PFS, "--cache", cache]) as mount, Job(work, mount.at, settings) as job:
             of["monarch"] = readers(f"{mount.at}/{name}", processes, words, job.env, mount)
             if words == ["40"]:
                 job.until(lambda agent: sum(tier["files"] for tier in agent["tiers"]) >= 1)
