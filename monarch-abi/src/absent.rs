@@ -82,13 +82,16 @@ impl Deciders<'_> {
     }
 
     /// Returns the word of a directory that will have to be compared at this time, if a process
-    /// has needed it before, or if none has ever compared it and it `may_be_needed`.
+    /// has needed it before or `may_be_needed`.
     #[must_use]
     pub fn due(&self, position: usize, at_ms: u32, may_be_needed: bool) -> Option<u32> {
         match self.word(position) {
             KERNEL | TRUSTED => None,
             UNASKED => may_be_needed.then_some(UNASKED),
-            at => (at & NEEDED != 0 && at_ms.wrapping_sub(at & !NEEDED) >= self.interval_ms()).then_some(at),
+            at => {
+                let is_old = at_ms.wrapping_sub(at & !NEEDED) >= self.interval_ms();
+                (is_old && (may_be_needed || at & NEEDED != 0)).then_some(at)
+            }
         }
     }
 
@@ -198,10 +201,11 @@ mod tests {
         assert_eq!((deciders.due(0, 9, false), deciders.due(0, 9, true)), (None, Some(UNASKED)));
         (0..2).for_each(|position| deciders.passed_ahead(position, UNASKED, 100));
         assert_eq!(deciders.verdict(1, 200), Verdict::NotThere);
-        assert_eq!([0, 1].map(|position| deciders.due(position, 6000, true)), [None, Some(101)]);
+        assert_eq!([0, 1].map(|position| deciders.due(position, 6000, false)), [None, Some(101)]);
+        assert_eq!(deciders.due(0, 6000, true), Some(100));
         deciders.passed_ahead(1, 101, 6000);
         assert_eq!((deciders.verdict(0, 6000), deciders.verdict(1, 10_999)), (Verdict::Ask(100), Verdict::NotThere));
-        assert_eq!([0, 1].map(|position| deciders.due(position, 11_000, true)), [None, Some(6001)]);
+        assert_eq!([0, 1].map(|position| deciders.due(position, 11_000, false)), [None, Some(6001)]);
     }
 
     #[test]

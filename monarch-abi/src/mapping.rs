@@ -8,7 +8,8 @@
 //! * `fault = touched * size / fault rate` is the time that the faults would take;
 //! * a mapping waits if `fill <= 1.25 * fault`, or if the copy is a moment away;
 //! * it looks again every 250 ms, and stops below half the rate that it decided on, without
-//!   progress for 500 ms, or after `wait.map`;
+//!   progress for 500 ms, or after `wait.map`; a library is waited for as long as its copy comes in
+//!   four times the time of its faults, since other copies share the rate;
 //! * where nodes share copies, a mapping of weights waits at any rate, and 2 s without progress:
 //!   all nodes load them at once, and the PFS is to send them once.
 
@@ -77,6 +78,8 @@ pub struct Facts {
     pub fault_rate: u64,
     /// What the mapping will read.
     pub touched: Touched,
+    /// Rate below which the copy is no longer waited for.
+    pub slowest: u64,
     /// The longest wait, in microseconds.
     pub most_us: u64,
     /// Whether these are weights on a root whose copies nodes share.
@@ -160,10 +163,12 @@ fn is_shared(ctl: &ControlMap<'_>, root: usize) -> bool {
 pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched: Touched) -> Facts {
     let size = f.entry.record.size;
     let most_ms = ctl.ctl.map_ms.load(Ordering::Relaxed).min(MAX_CLOCK_MS);
+    let rate = ctl.ctl.rate.load(Ordering::Relaxed);
     Facts {
         size,
         remaining: remaining(file, size),
-        rate: ctl.ctl.rate.load(Ordering::Relaxed),
+        rate,
+        slowest: rate / 2,
         fault_rate: ctl.ctl.fault_rate.load(Ordering::Relaxed),
         touched,
         most_us: u64::from(most_ms) * 1000,
@@ -202,7 +207,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
         if since >= LOOK_INTERVAL_US && !decided.from_peers {
             // (What is left to verify and publish after the last chunk has no rate.)
             let rate = time_us(look.1.saturating_sub(left), since);
-            slow |= left > 0 && rate < decided.rate / 2 && time_us(left, rate) > MOMENT_US;
+            slow |= left > 0 && rate < decided.slowest && time_us(left, rate) > MOMENT_US;
             look = (now, left);
         }
         if stalled || over || slow || !agent_up(ctl.ctl) || is_silent(ctl.ctl, now) {
@@ -227,6 +232,7 @@ mod tests {
         size: 1_342_000_000,
         remaining: 1_342_000_000,
         rate: 500_000_000,
+        slowest: 250_000_000,
         fault_rate: 290_000_000,
         touched: Touched::ALL,
         most_us: 30_000_000,

@@ -8,8 +8,8 @@
 //! an element whose kind and whose directory, text and length, are those of the candidate.
 
 use crate::link_map::{LinkMap, SearchPath};
-use monarch_abi::PATH_MAX;
 use crate::search::{VARIANTS, expanded};
+use monarch_abi::PATH_MAX;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::user::is_readable;
 
@@ -197,9 +197,8 @@ unsafe fn element(list: usize, candidate: &[u8], kind: usize, tested: bool) -> O
             return None;
         }
         // SAFETY: a string of the loader; its pages were tested where it is only supposed.
-        let (what, directory) = unsafe {
-            (of.what.cast::<[u8; KIND_BYTES]>().read(), core::slice::from_raw_parts(of.directory, of.len))
-        };
+        let (what, directory) =
+            unsafe { (of.what.cast::<[u8; KIND_BYTES]>().read(), core::slice::from_raw_parts(of.directory, of.len)) };
         if tested && !KINDS.iter().any(|kind| what.starts_with(kind)) {
             return None;
         }

@@ -9,10 +9,12 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::accesses::{Opened as Access, Served};
+use monarch_abi::chunks::LargeFile;
 use monarch_abi::control::{Control, Counter};
 use monarch_abi::demand::{self, Outcome, Watch};
+
 use monarch_abi::hash::CopyName;
-use monarch_abi::mapping;
+use monarch_abi::mapping::{self, Facts, Touched};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{State as Stage, Word};
 use monarch_guest::copy_open::{Here, copy_path};
@@ -25,6 +27,9 @@ use monarch_guest::{absent, process};
 /// many bytes (measured at the import of PyTorch).
 const FAULTED_PART: u64 = 6;
 const FAULT_BYTES: u64 = 43 << 10;
+/// A copy that was begun is waited for up to so many times the time of the faults: to read by
+/// faults what comes as well would be the same bytes twice.
+const MOST_FAULT_TIMES: u64 = 4;
 
 /// What a path leads to.
 #[allow(clippy::large_enum_variant, reason = "nothing is allocated; one value at a time lies on the stack")]
@@ -168,13 +173,14 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     }
     // (A copy is of all of it, which may be many times what this process reads. The next job
     // fetches it with its working set.)
-    if !is_worth_waiting(ctx.map.ctl, f.entry.record.size) {
+    let size = f.entry.record.size;
+    if !is_worth_waiting(ctx.map.ctl, size) {
         return Err(Counter::Absent);
     }
     demand::raise(ctx.map, f);
     let start = Here.now_us();
     let outcome = match f.segment.state.large(f.entry.master.id) {
-        Some(large) => demand::wait_complete(ctx.map, f, &large, mapping::is_followed(ctx.map, f.root), &Here),
+        Some(large) => await_large(ctx, f, &large),
         None => demand::wait(ctx.map, f, &Here),
     };
     ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));
@@ -186,10 +192,27 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     }
 }
 
+/// Waits for the copy of a large library, unless it comes much later than was expected.
+fn await_large(ctx: &Ctx, f: &Found<'static>, large: &LargeFile<'static>) -> Outcome {
+    let known = mapping::facts(ctx.map, f, large, Touched::ALL);
+    let faults_us = faults(known.size).saturating_mul(ctx.map.ctl.pfs_latency_us.load(Ordering::Relaxed));
+    let slowest = known.size.saturating_mul(1_000_000) / faults_us.saturating_mul(MOST_FAULT_TIMES).max(1);
+    let outcome = mapping::wait(ctx.map, f, large, &Facts { slowest, ..known }, &Here);
+    if matches!(outcome, Outcome::Deadline) && mapping::is_followed(ctx.map, f.root) {
+        demand::read_by_pages(ctx.map, f, large, true);
+    }
+    outcome
+}
+
+/// How many page faults the use of a library of so many bytes takes.
+fn faults(size: u64) -> u64 {
+    (size / FAULTED_PART).div_ceil(FAULT_BYTES).max(1)
+}
+
 /// Whether the whole of a library comes sooner than the parts of it that its use would read from
 /// the PFS one by one: size / rate against (size / 6) / 43 KB x latency.
 fn is_worth_waiting(ctl: &Control, size: u64) -> bool {
-    let faults = (size / FAULTED_PART).div_ceil(FAULT_BYTES).max(1);
+    let faults = faults(size);
     let (rate, latency_us) = (ctl.rate.load(Ordering::Relaxed), ctl.pfs_latency_us.load(Ordering::Relaxed));
     // Nothing was measured yet: what the first fault reads is worth it.
     if rate == 0 || latency_us == 0 {

@@ -112,12 +112,7 @@ fn is_near(map: &ControlMap<'_>, path: &[u8]) -> bool {
 ///
 /// # Safety
 /// `loader` is the loader's, and its lock is held.
-unsafe fn candidate(
-    state: &mut State,
-    path: &CStr,
-    loader: *const LinkMap,
-    flag: c_uint,
-) -> Option<*const c_char> {
+unsafe fn candidate(state: &mut State, path: &CStr, loader: *const LinkMap, flag: c_uint) -> Option<*const c_char> {
     let ctx = near(state, path.to_bytes())?;
     match find(state, &ctx, path, true) {
         Library::Copy(copy) => state.answer.candidate(path.to_bytes(), copy),

@@ -206,7 +206,10 @@ pub fn pulse(ctl: ControlMap<'static>, tiering: &Arc<TieringEngine>, stop: Arc<A
     let tiering = Arc::downgrade(tiering);
     let beat = move || {
         let open_us = tiering.upgrade().map_or(0, |tiering| tiering.open_us());
-        ctl.ctl.pfs_latency_us.store(open_us, Ordering::Relaxed);
+        // (Before the first open, what the agent has measured when it made an index.)
+        if open_us > 0 {
+            ctl.ctl.pfs_latency_us.store(open_us, Ordering::Relaxed);
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let ms = now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000;
         ctl.ctl.pulse_ms.store(ms, Ordering::Relaxed);

@@ -119,6 +119,7 @@ impl SegmentMaker {
             }
         })?;
         let (segment, index_time) = (made.segment, started.elapsed());
+        self.note_latency(&*source);
         let mut live = self.tiering.queue.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         live.prefetched = self.list.lock().get(scan.root).is_none_or(RootState::is_prefetched);
@@ -165,6 +166,15 @@ impl SegmentMaker {
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
             adopted, seconds = started.elapsed().as_secs_f64(), "root ready");
         Ok(number)
+    }
+
+    /// Notes how long the PFS takes to answer, for readers that decide before a file was opened.
+    fn note_latency(&self, source: &dyn Source) {
+        let asked = Instant::now();
+        if source.identity(b".").is_ok() {
+            let us = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+            let _ = self.ctl.ctl.pfs_latency_us.compare_exchange(0, us, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// The files of a segment: of the saved index, if it is one of this root, otherwise of a scan.

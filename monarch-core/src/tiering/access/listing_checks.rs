@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// Directories that are compared at a time.
 const CHECKS_IN_FLIGHT: usize = 16;
@@ -63,7 +64,7 @@ impl ListingChecks {
         let segment = &live.segment;
         let deciders = segment.state.deciders;
         let soon = now_ms.wrapping_add(deciders.interval_ms() / 2);
-        let of_files = self.working_sets.directories(number, live);
+        let of_files = self.working_sets.directories(number, live, Instant::now());
         let due = |(position, dir): (usize, &Dir)| {
             let seen = deciders.due(position, soon, of_files.contains(&dir.id))?;
             Some(Due { id: dir.id, position, seen })

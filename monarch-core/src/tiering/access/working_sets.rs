@@ -26,6 +26,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the opens of a job are noted, from its first one on.
 const RECORD_TIME: Duration = Duration::from_secs(300);
+/// How long a job starts, from its first open on: its imports.
+const START_TIME: Duration = Duration::from_secs(60);
 /// Pause between two writes of a list that grows.
 const SAVE_PAUSE: Duration = Duration::from_secs(2);
 /// The same for a list of more than [`LONG_LIST`] files.
@@ -177,10 +179,12 @@ impl WorkingSets {
         small
     }
 
-    /// The directories of the files that the jobs of a segment, and those before, opened first.
-    pub(crate) fn directories(&self, number: usize, live: &LiveSegment) -> HashSet<u32> {
+    /// The directories of the files that the jobs of a segment, and those before, opened first:
+    /// while a job starts.
+    pub(crate) fn directories(&self, number: usize, live: &LiveSegment, now: Instant) -> HashSet<u32> {
+        let is_starting = |of: &&Noted| of.began.is_none_or(|at| now.saturating_duration_since(at) < START_TIME);
         let noted = lock(&self.noted);
-        let Some(of) = noted.get(&number) else { return HashSet::new() };
+        let Some(of) = noted.get(&number).filter(is_starting) else { return HashSet::new() };
         let before = of.kept.files.iter().filter_map(|file| Some(live.segment.lookup(&file.path)?.id));
         let index = &live.segment.index;
         let parent = |id: u32| index.dirs().get(index.parent_of(id)?).map(|dir| dir.id);
