@@ -5,7 +5,7 @@
 //!
 //! | for | at most |
 //! |---|---|
-//! | a connection | `peer_timeout` |
+//! | a connection | `peer_timeout`; as much again where many are being opened |
 //! | any sign of life (bytes of an answer, or `102`) | a multiple of what this peer usually takes: see [`rto_estimator`] |
 //! | the answer of a peer that is busy and says so | the caller's `max_wait` |
 //! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB |
@@ -19,6 +19,7 @@
 //! that sending them twice does no harm.
 
 mod conn;
+mod handshakes;
 mod options;
 mod response;
 mod rto_estimator;
@@ -31,6 +32,7 @@ use super::error::WireError;
 use super::head::{BODY_MAX, Method, ResponseHead};
 use super::path;
 use conn::{Asked, Conn};
+use handshakes::Handshakes;
 use rto_estimator::RtoEstimator;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -53,6 +55,7 @@ const MAX_UNTAKEN: Duration = Duration::from_millis(500);
 pub struct Peer {
     options: PeerOptions,
     idle: Mutex<Vec<Conn>>,
+    handshakes: Handshakes,
     rto: RtoEstimator,
 }
 
@@ -68,7 +71,7 @@ impl Peer {
             }
         }
         let rto = RtoEstimator::new(options.peer_timeout);
-        Ok(Self { options, idle: Mutex::default(), rto })
+        Ok(Self { options, idle: Mutex::default(), handshakes: Handshakes::default(), rto })
     }
 
     /// Where it listens.
@@ -155,8 +158,8 @@ impl Peer {
                 Err(err) => return Err(self.failed(err)),
             }
         }
-        let fresh = Conn::open(&self.options, self.rto.patience()).and_then(|mut conn| {
-            let head = self.on(&mut conn, asked, give_up)?;
+        let fresh = self.opened_with(asked).and_then(|mut conn| {
+            let head = self.heard(&mut conn, give_up)?;
             Ok((conn, head))
         });
         match fresh {
@@ -164,6 +167,14 @@ impl Peer {
             Ok(_) => Err(WireError::Unauthenticated { addr: self.options.addr, who: "the peer" }),
             Err(err) => Err(self.failed(err)),
         }
+    }
+
+    /// A new connection, on which this request and the proof with it were sent.
+    fn opened_with(&self, asked: &Asked<'_>) -> Result<Conn, WireError> {
+        let _place = self.handshakes.enter(self.options.peer_timeout);
+        let mut conn = Conn::open(&self.options, self.rto.patience())?;
+        conn.send(asked, &self.options)?;
+        Ok(conn)
     }
 
     /// Sends a request and reads the head of its answer.

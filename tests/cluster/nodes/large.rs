@@ -62,6 +62,20 @@ fn one_file_that_all_read_at_once_leaves_the_pfs_once() {
     cold(plan);
 }
 
+/// All ranks map the same file, as loaders of model weights do, and read all of it: it waits for
+/// the copy where another node sends it.
+#[test]
+fn one_file_that_all_map_at_once_leaves_the_pfs_once() {
+    for placement in ["sharded", "hybrid"] {
+        let plan = chunked(1, placement).size(8 << 20).pfs(|b| b.data_latency(Duration::from_millis(5)));
+        let Some(c) = patient(plan).build() else { return };
+        let mark = c.mark();
+        let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()).with(&["--map"]));
+        assert!(outcomes.iter().all(|o| o.version("1") == 3 * c.files()), "{outcomes:#?}");
+        bytes_once(&c, &mark);
+    }
+}
+
 /// A quarter of a tier, twice the room for files of other owners.
 #[test]
 fn a_file_larger_than_the_transient_room_leaves_the_pfs_once() {
