@@ -3,7 +3,7 @@
 root.
 
     cargo build --release --workspace
-    sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote
+    sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote imports weights
 
 Nodes are network namespaces with a link each. All of them share the processors of this machine, so
 that figures of many nodes are ratios to a baseline that ran on the same processors in the same
@@ -23,6 +23,12 @@ minutes, in turns. A figure is a median over the turns.
              by a bare TCP client: the cost of asking, finding, checking and keeping the copy. With pauses,
              in which processors fall asleep, and without. The reading node owns half of the files: the
              first and the third quartile of all reads are the medians of local and remote reads.
+
+    imports  8 processes on each of 8 nodes import numpy from an environment on a PFS of 1 ms a call
+             (`tests/venvs.sh torch2`): opens and failed lookups that the PFS counted, of jobs without
+             Monarch, with empty tiers, and again with their copies.
+    weights  one file of 2 GiB that 8 nodes map at once and read whole: bytes that the PFS sent. 16 GiB
+             of disk.
 
 `--alone` leaves out the section `cluster`, to check this script: the ratios are then those of nodes
 that do not share copies.
@@ -189,6 +195,81 @@ def index(a):
     say("  scans of the PFS", med(scans), 1.1, "", "agents look at the root itself, too")
 
 
+def numbers(pfs, before):
+    after = pfs.counters()
+    return {k: after[k] - before.get(k, 0) for k in after}
+
+
+def together(w, n, words, bare=False):
+    """The same command on all nodes: seconds until the last has ended."""
+    start = time.perf_counter()
+    jobs = [w.start(i, words, bare=bare, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for i in range(n)]
+    for job in jobs:
+        _, err = job.communicate(timeout=900)
+        if job.returncode:
+            raise SystemExit(f"a job ended with {job.returncode}: {err[-1000:]}")
+    return time.perf_counter() - start
+
+
+def kept(w, n):
+    """A job on each node that keeps its agent, once all have the index."""
+    start = time.time()
+    jobs = [w.start(i, ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for i in range(n)]
+    indexed(w, jobs, start)
+    return jobs
+
+
+def imports(a):
+    n, each = a.nodes, 8
+    venv = os.path.expanduser("~/.cache/monarch/venv-torch2")
+    if not os.path.exists(f"{venv}/bin/python"):
+        return print("imports: skipped, there is no environment (tests/venvs.sh torch2)")
+    script = f'for i in $(seq {each}); do "$1" -c "import numpy" & done; wait'
+    with nodes.Net(n) as net, nodes.World(net, n, capacity="1GiB", cluster=["placement: hybrid"], alone=a.alone, settings=["wait.pickup=5s", "wait.stall=20s"]) as w:
+        words = ["sh", "-c", script, "sh", f"{w.root}/bin/python"]
+        seen = {}
+        for mode in ("direct", "cold", "warm"):
+            if mode != "warm":
+                pfs = nodes.Slowfs(venv, w.root, "--meta-latency", "1ms", "--data-latency", "1ms", cache="keep")
+            try:
+                keepers = kept(w, n) if mode == "cold" else []
+                before = pfs.counters()
+                took = together(w, n, words, bare=mode == "direct")
+                seen[mode] = dict(numbers(pfs, before), seconds=took)
+            finally:
+                if mode != "cold":
+                    for i in range(n):
+                        nodes.end(net.name(i))
+                    pfs.close()
+        files = seen["direct"]["open"] / (n * each)
+        for mode in ("cold", "warm"):
+            of, direct = seen[mode], seen["direct"]
+            note = f"{of['open']} opens, {of['errors']} failed lookups, {of['lookup'] + of['getattr']} lookups and getattrs, {of['seconds']:.1f} s; direct {direct['open']}, {direct['errors']}, {direct['lookup'] + direct['getattr']}, {direct['seconds']:.1f} s"
+            say(f"imports of numpy, {n * each} processes on {n} nodes, {mode}: PFS opens per file that one opens", of["open"] / files, 1, "x", note)
+            say("  failed lookups / direct", of["errors"] / direct["errors"], 0.01, "x")
+
+
+def weights(a):
+    n, size = a.nodes, 2 << 30
+    code = "import mmap,os,sys; f=os.open(sys.argv[1],os.O_RDONLY); m=mmap.mmap(f,0,prot=mmap.PROT_READ); print(sum(m[i] for i in range(0,len(m),4096)))"
+    with nodes.Net(n) as net, nodes.World(net, n, capacity="3GiB", cluster=["placement: hybrid", "peer_timeout: 20s"], alone=a.alone, disk=True,
+                                          settings=["wait.pickup=5s", "wait.stall=20s", "wait.map=10m"]) as w:
+        os.mkdir(f"{w.disk}/data")
+        with open(f"{w.disk}/data/model.safetensors", "wb") as f:
+            for _ in range(size >> 20):
+                f.write(os.urandom(1 << 20))
+        pfs = nodes.Slowfs(f"{w.disk}/data", w.root, cache="keep")
+        try:
+            before = pfs.counters()
+            took = together(w, n, [nodes.PYTHON, "-c", code, f"{w.root}/model.safetensors"])
+            of = numbers(pfs, before)
+        finally:
+            for i in range(n):
+                nodes.end(net.name(i))
+            pfs.close()
+    say(f"2 GiB that {n} nodes map and read whole at once: bytes from the PFS", of["bytes_read"] / size, 1, "x", f"{took:.1f} s, {of['open']} opens")
+
+
 SERVER = """import socket, sys
 s, block = socket.create_server((sys.argv[1], 7001)), bytes(int(sys.argv[2])); print('ready', flush=True)
 c = s.accept()[0]; c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -257,7 +338,7 @@ def remote(a):
 
 
 def main():
-    everything = dict(cold=cold, later=later, index=index, remote=remote)
+    everything = dict(cold=cold, later=later, index=index, remote=remote, imports=imports, weights=weights)
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--nodes", type=int, default=8, help="of cold and later")

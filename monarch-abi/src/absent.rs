@@ -17,7 +17,7 @@ pub const UNASKED: u32 = 1;
 /// Word of a directory whose listing answers.
 pub const TRUSTED: u32 = u32::MAX;
 /// Bit of all other words, which are times: a process has needed the directory since it was
-/// compared for the first time.
+/// compared last, or compared it itself.
 const NEEDED: u32 = 1;
 /// The times that can be told from the words above.
 const FIRST_TIME: u32 = 2;
@@ -102,9 +102,10 @@ impl Deciders<'_> {
         self.passed_with(position, seen, asked_ms, NEEDED);
     }
 
-    /// [`Deciders::passed`] of a directory that was compared ahead.
+    /// [`Deciders::passed`] of a directory that was compared ahead: from here on it counts as
+    /// needed once a process has needed it again.
     pub fn passed_ahead(&self, position: usize, seen: u32, asked_ms: u32) {
-        self.passed_with(position, seen, asked_ms, if seen == UNASKED { 0 } else { seen & NEEDED });
+        self.passed_with(position, seen, asked_ms, 0);
     }
 
     fn passed_with(&self, position: usize, seen: u32, asked_ms: u32, needed: u32) {
@@ -204,6 +205,7 @@ mod tests {
         assert_eq!([0, 1].map(|position| deciders.due(position, 6000, false)), [None, Some(101)]);
         assert_eq!(deciders.due(0, 6000, true), Some(100));
         deciders.passed_ahead(1, 101, 6000);
+        assert_eq!(deciders.due(1, 11_000, false), None, "not needed since");
         assert_eq!((deciders.verdict(0, 6000), deciders.verdict(1, 10_999)), (Verdict::Ask(100), Verdict::NotThere));
         assert_eq!([0, 1].map(|position| deciders.due(position, 11_000, false)), [None, Some(6001)]);
     }

@@ -8,10 +8,10 @@
 //! * `fault = touched * size / fault rate` is the time that the faults would take;
 //! * a mapping waits if `fill <= 1.25 * fault`, or if the copy is a moment away;
 //! * it looks again every 250 ms, and stops below half the rate that it decided on, without
-//!   progress for 500 ms, or after `wait.map`; a library is waited for as long as its copy comes in
-//!   four times the time of its faults, since other copies share the rate;
-//! * where nodes share copies, a mapping of weights waits at any rate, and 2 s without progress:
-//!   all nodes load them at once, and the PFS is to send them once.
+//!   progress for 500 ms, or after `wait.map`; a library, for which other copies may share the
+//!   rate, stops once its rest would take longer than the faults;
+//! * where nodes share copies, a mapping of weights or of a library waits at any rate, and 2 s
+//!   without progress: all nodes load them at once, and the PFS is to send them once.
 
 use crate::chunks::LargeFile;
 use crate::control::{ControlMap, MAX_CLOCK_MS};
@@ -36,6 +36,9 @@ const READ_AHEAD_BYTES: u64 = 128 << 10;
 /// Assumed where the agent has not measured it: page faults of 128 KiB at 1 ms each, bytes a
 /// second.
 const DEFAULT_FAULT_RATE: u64 = 128 << 20;
+/// See [`library_faults`]: the part, as a divisor, and the bytes of a fault.
+const LIBRARY_PART: u64 = 6;
+const LIBRARY_FAULT_BYTES: u64 = 43 << 10;
 /// Part of a copy, as a divisor, up to which a mapping of the PFS's file reads hardly a byte twice.
 const FEW: u32 = 16;
 
@@ -80,9 +83,12 @@ pub struct Facts {
     pub touched: Touched,
     /// Rate below which the copy is no longer waited for.
     pub slowest: u64,
+    /// Time for the rest of the copy, at its rate of now, above which it is no longer waited for,
+    /// in microseconds.
+    pub most_left_us: u64,
     /// The longest wait, in microseconds.
     pub most_us: u64,
-    /// Whether these are weights on a root whose copies nodes share.
+    /// Whether all nodes read the file, and share its copies: weights and libraries.
     pub from_peers: bool,
 }
 
@@ -125,6 +131,13 @@ pub fn fault_rate(latency_us: u64, stream_rate: u64) -> u64 {
     READ_AHEAD_BYTES.saturating_mul(1_000_000) / us
 }
 
+/// Number of page faults that the use of a library of `size` bytes takes: it reads a sixth of it, 43
+/// KiB at a time (measured at the import of PyTorch).
+#[must_use]
+pub fn library_faults(size: u64) -> u64 {
+    (size / LIBRARY_PART).div_ceil(LIBRARY_FAULT_BYTES).max(1)
+}
+
 fn time_us(bytes: u64, rate: u64) -> u64 {
     let us = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
     u64::try_from(us).unwrap_or(u64::MAX)
@@ -153,7 +166,8 @@ pub fn is_followed(ctl: &ControlMap<'_>, root: usize) -> bool {
 }
 
 /// Whether nodes share the copies of a root.
-fn is_shared(ctl: &ControlMap<'_>, root: usize) -> bool {
+#[must_use]
+pub fn is_shared(ctl: &ControlMap<'_>, root: usize) -> bool {
     let bit = u32::try_from(root).ok().and_then(|root| 1u32.checked_shl(root));
     bit.is_some_and(|bit| ctl.ctl.shared_roots.load(Ordering::Relaxed) & bit != 0)
 }
@@ -169,6 +183,7 @@ pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched:
         remaining: remaining(file, size),
         rate,
         slowest: rate / 2,
+        most_left_us: u64::MAX,
         fault_rate: ctl.ctl.fault_rate.load(Ordering::Relaxed),
         touched,
         most_us: u64::from(most_ms) * 1000,
@@ -207,7 +222,9 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
         if since >= LOOK_INTERVAL_US && !decided.from_peers {
             // (What is left to verify and publish after the last chunk has no rate.)
             let rate = time_us(look.1.saturating_sub(left), since);
-            slow |= left > 0 && rate < decided.slowest && time_us(left, rate) > MOMENT_US;
+            let left_us = time_us(left, rate);
+            let is_late = rate < decided.slowest || left_us > decided.most_left_us;
+            slow |= left > 0 && is_late && left_us > MOMENT_US;
             look = (now, left);
         }
         if stalled || over || slow || !agent_up(ctl.ctl) || is_silent(ctl.ctl, now) {
@@ -233,6 +250,7 @@ mod tests {
         remaining: 1_342_000_000,
         rate: 500_000_000,
         slowest: 250_000_000,
+        most_left_us: u64::MAX,
         fault_rate: 290_000_000,
         touched: Touched::ALL,
         most_us: 30_000_000,

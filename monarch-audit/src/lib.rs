@@ -13,6 +13,7 @@
 //! | [`boot`] | whether the library is of use in this process |
 //! | [`state`] | what is remembered between two calls |
 //! | [`search`] | names and candidates: what is answered |
+//! | [`search_path`] | directories of a search path, by its text |
 //! | [`library`] | from a path to its copy: hit, demand, bypass |
 //! | [`opened`] | a copy that was opened for the loader |
 //! | [`answer`] | the string that is answered, and what keeps it valid |
@@ -41,6 +42,7 @@ pub mod origin;
 #[cfg(not(test))]
 mod runtime;
 pub mod search;
+pub mod search_path;
 pub mod state;
 
 /// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.

@@ -14,7 +14,7 @@ use monarch_abi::control::{Control, Counter};
 use monarch_abi::demand::{self, Outcome, Watch};
 
 use monarch_abi::hash::CopyName;
-use monarch_abi::mapping::{self, Facts, Touched};
+use monarch_abi::mapping::{self, Facts, Touched, library_faults};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{State as Stage, Word};
 use monarch_guest::copy_open::{Here, copy_path};
@@ -22,14 +22,6 @@ use monarch_guest::ctx::Ctx;
 use monarch_guest::guard::{self, Asked};
 use monarch_guest::sys::{self, Fd};
 use monarch_guest::{absent, process};
-
-/// What a mapping of a library that is used once reads of it: one part of so many, in faults of so
-/// many bytes (measured at the import of PyTorch).
-const FAULTED_PART: u64 = 6;
-const FAULT_BYTES: u64 = 43 << 10;
-/// A copy that was begun is waited for up to so many times the time of the faults: to read by
-/// faults what comes as well would be the same bytes twice.
-const MOST_FAULT_TIMES: u64 = 4;
 
 /// What a path leads to.
 #[allow(clippy::large_enum_variant, reason = "nothing is allocated; one value at a time lies on the stack")]
@@ -46,7 +38,7 @@ pub enum Library {
 /// this finds no copy.
 #[must_use]
 pub fn find(state: &mut State, ctx: &Ctx, path: &CStr, counts: bool) -> Library {
-    let f = match resolved(ctx, path.to_bytes()) {
+    let f = match resolved(ctx, path) {
         Ok(f) if f.entry.record.is_file() => f,
         Ok(_) => return Library::Pfs,
         Err(miss) if absent::is_known(ctx, libc::AT_FDCWD, path.to_bytes(), &miss) => {
@@ -80,9 +72,12 @@ pub fn find(state: &mut State, ctx: &Ctx, path: &CStr, counts: bool) -> Library 
 }
 
 /// What a path leads to, once there is an index.
-fn resolved(ctx: &Ctx, path: &[u8]) -> Result<Found<'static>, Miss> {
-    match resolve(ctx.map, ctx, path, true) {
-        Err(Miss::NoSegment(root)) if await_index(ctx, root) => resolve(ctx.map, ctx, path, true),
+fn resolved(ctx: &Ctx, path: &CStr) -> Result<Found<'static>, Miss> {
+    match resolve(ctx.map, ctx, path.to_bytes(), true) {
+        Err(Miss::NoSegment(root)) => {
+            await_index(ctx, root, path);
+            resolve(ctx.map, ctx, path.to_bytes(), true)
+        }
         found => found,
     }
 }
@@ -171,15 +166,22 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     if !demand::agent_up(ctx.map.ctl) {
         return Err(Counter::Deadline);
     }
-    // (A copy is of all of it, which may be many times what this process reads. The next job
-    // fetches it with its working set.)
+    // (A copy is of all of it, which may be many times what this process reads. The agent fetches
+    // it when another process maps it, and the next job with its working set. One that is under way
+    // comes anyhow, and where nodes share copies, all of them map it.)
     let size = f.entry.record.size;
-    if !is_worth_waiting(ctx.map.ctl, size) {
+    let comes = word.state() != Stage::Absent || mapping::is_shared(ctx.map, f.root);
+    if !comes && !is_worth_waiting(ctx.map.ctl, size) {
         return Err(Counter::Absent);
+    }
+    let large = f.segment.state.large(f.entry.master.id);
+    // (`wait.map: 0s`.)
+    if large.is_some() && ctx.map.ctl.map_ms.load(Ordering::Relaxed) == 0 {
+        return Err(Counter::Large);
     }
     demand::raise(ctx.map, f);
     let start = Here.now_us();
-    let outcome = match f.segment.state.large(f.entry.master.id) {
+    let outcome = match large {
         Some(large) => await_large(ctx, f, &large),
         None => demand::wait(ctx.map, f, &Here),
     };
@@ -192,27 +194,25 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
     }
 }
 
-/// Waits for the copy of a large library, unless it comes much later than was expected.
+/// Waits for the copy of a large library: at each moment for as long as the rest comes about as
+/// soon as its faults would.
 fn await_large(ctx: &Ctx, f: &Found<'static>, large: &LargeFile<'static>) -> Outcome {
     let known = mapping::facts(ctx.map, f, large, Touched::ALL);
-    let faults_us = faults(known.size).saturating_mul(ctx.map.ctl.pfs_latency_us.load(Ordering::Relaxed));
-    let slowest = known.size.saturating_mul(1_000_000) / faults_us.saturating_mul(MOST_FAULT_TIMES).max(1);
-    let outcome = mapping::wait(ctx.map, f, large, &Facts { slowest, ..known }, &Here);
+    let faults_us = library_faults(known.size).saturating_mul(ctx.map.ctl.pfs_latency_us.load(Ordering::Relaxed));
+    let most_left_us = faults_us.saturating_add(faults_us / 4);
+    let from_peers = mapping::is_shared(ctx.map, f.root);
+    let decided = Facts { slowest: 0, most_left_us, from_peers, ..known };
+    let outcome = mapping::wait(ctx.map, f, large, &decided, &Here);
     if matches!(outcome, Outcome::Deadline) && mapping::is_followed(ctx.map, f.root) {
         demand::read_by_pages(ctx.map, f, large, true);
     }
     outcome
 }
 
-/// How many page faults the use of a library of so many bytes takes.
-fn faults(size: u64) -> u64 {
-    (size / FAULTED_PART).div_ceil(FAULT_BYTES).max(1)
-}
-
 /// Whether the whole of a library comes sooner than the parts of it that its use would read from
 /// the PFS one by one: size / rate against (size / 6) / 43 KB x latency.
 fn is_worth_waiting(ctl: &Control, size: u64) -> bool {
-    let faults = faults(size);
+    let faults = library_faults(size);
     let (rate, latency_us) = (ctl.rate.load(Ordering::Relaxed), ctl.pfs_latency_us.load(Ordering::Relaxed));
     // Nothing was measured yet: what the first fault reads is worth it.
     if rate == 0 || latency_us == 0 {

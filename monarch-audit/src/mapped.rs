@@ -55,6 +55,11 @@ impl Mapped {
         }
     }
 
+    /// One more is mapped than is remembered.
+    pub const fn overflow(&mut self) {
+        self.overflowed = true;
+    }
+
     /// A library is unmapped.
     pub fn closed(&mut self, map: usize) {
         for library in self.all.iter_mut().take(self.used).filter(|l| l.map == map) {

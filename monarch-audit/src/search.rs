@@ -10,23 +10,20 @@ use crate::directories::Known;
 use crate::library::{self, Library, find, version_of};
 use crate::link_map::{LinkMap, SearchPath};
 use crate::origin::directory;
+use crate::search_path::{VARIANTS, expanded};
 use crate::state::State;
 use core::ffi::{CStr, c_char, c_uint};
-use core::mem::MaybeUninit;
-use monarch_abi::PATH_MAX;
 use monarch_abi::control::{ControlMap, Start};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Miss, resolve};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
-use monarch_guest::{absent, cwd, sys};
+use monarch_guest::{absent, cwd};
 
 /// `LA_SER_ORIG`: the name as the program or the library has it.
 const ORIG: c_uint = 1;
 /// `LA_SER_RUNPATH`: a candidate from `DT_RUNPATH` or `DT_RPATH`.
 const RUNPATH: c_uint = 4;
-/// Directories in which the loader looks for variants before it looks beside them.
-pub(crate) const VARIANTS: [&[u8]; 6] = [b"glibc-hwcaps", b"tls", b"haswell", b"avx512_1", b"x86_64", b"aarch64"];
 
 /// What is answered to a question of the loader; `None`: the name as it is.
 ///
@@ -76,7 +73,7 @@ pub unsafe fn opened(state: &mut State, map: *mut LinkMap) {
     let found = copy.map_or_else(|| near(state, name).map(|ctx| version_of(&ctx, name)), |version| Some(Ok(version)));
     match found {
         Some(Ok(version)) => state.mapped.opened(map.addr(), version, copy.is_some()),
-        Some(Err(Miss::NoSegment(_))) => state.early.opened(map.expose_provenance()),
+        Some(Err(Miss::NoSegment(_))) => state.remember_early(map.expose_provenance()),
         Some(Err(_)) | None => {}
     }
 }
@@ -86,13 +83,13 @@ pub unsafe fn opened(state: &mut State, map: *mut LinkMap) {
 /// # Safety
 /// The loader's lock is held.
 unsafe fn note_early_libraries(state: &mut State) {
-    while let Some(address) = state.early.take() {
+    for address in state.early.take_all() {
         let map = core::ptr::with_exposed_provenance::<LinkMap>(address);
         // SAFETY: a library that was not unmapped since.
         let name = unsafe { (*map).name() };
         match near(state, name).map(|ctx| library::note_early(&ctx, name)) {
             Some(Ok(version)) => state.mapped.opened(address, version, false),
-            Some(Err(Miss::NoSegment(_))) => return state.early.opened(address),
+            Some(Err(Miss::NoSegment(_))) => state.remember_early(address),
             Some(Err(_)) | None => {}
         }
     }
@@ -133,22 +130,28 @@ unsafe fn candidate(state: &mut State, path: &CStr, loader: *const LinkMap, flag
 /// # Safety
 /// `loader` is the loader's, and its lock is held.
 unsafe fn spare_question(state: &mut State, ctx: &Ctx, path: &[u8], loader: *const LinkMap) {
-    let known = match is_directory(ctx, path) {
+    let directory = directory(path);
+    if state.directories.is_noted(directory) {
+        return;
+    }
+    let known = match is_directory(ctx, directory) {
         Some(true) => Known::Existing,
         Some(false) => Known::NonExisting,
         None => return,
     };
     // SAFETY: by contract.
-    unsafe { state.directories.note(loader, path, known) };
+    unsafe { state.directories.note(loader, path, directory, known) };
 }
 
-/// Whether the directory of a path is there, if the index knows.
+/// Whether a directory is there, if the index knows.
 fn is_directory(ctx: &Ctx, path: &[u8]) -> Option<bool> {
-    let mut dir = PathBuffer::front();
-    dir.append(directory(path))?;
-    match resolve(ctx.map, ctx, dir.get(), true) {
+    match resolve(ctx.map, ctx, path, true) {
         Ok(f) => f.entry.record.is_dir().then_some(true),
-        Err(miss) => absent::is_known(ctx, libc::AT_FDCWD, dir.c_str()?.to_bytes(), &miss).then_some(false),
+        Err(miss) => {
+            let mut dir = PathBuffer::front();
+            dir.append(path)?;
+            absent::is_known(ctx, libc::AT_FDCWD, dir.c_str()?.to_bytes(), &miss).then_some(false)
+        }
     }
 }
 
@@ -217,34 +220,4 @@ unsafe fn needed(state: &mut State, name: &[u8], loader: &LinkMap) -> Option<*co
         }
     }
     None
-}
-
-/// A directory of a search path, in which `$ORIGIN` is replaced. `None` where it is not absolute,
-/// or has other names in it.
-pub(crate) fn expanded(place: &[u8], loader: &[u8]) -> Option<Absolute> {
-    let mut path = PathBuffer::front();
-    let rest = place.strip_prefix(b"$ORIGIN").or_else(|| place.strip_prefix(b"${ORIGIN}"));
-    match rest {
-        Some(_) if loader.is_empty() => {
-            let mut out = MaybeUninit::<[u8; PATH_MAX]>::uninit();
-            let len = sys::readlink(c"/proc/self/exe", &mut out)?.min(PATH_MAX);
-            // SAFETY: so many bytes were written.
-            path.append(directory(unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) }))?;
-        }
-        Some(_) => path.append(directory(loader))?,
-        None => {}
-    }
-    let rest = rest.unwrap_or(place);
-    if rest.contains(&b'$') || (path.get().is_empty() && rest.first() != Some(&b'/')) {
-        return None;
-    }
-    if path.get().first().is_some_and(|c| *c != b'/')
-        || (!path.get().is_empty() && !matches!(rest.first(), None | Some(b'/')))
-    {
-        return None;
-    }
-    path.append(rest)?;
-    let len = path.get().iter().rposition(|&c| c != b'/')? + 1;
-    path.truncate(len);
-    Some(Absolute(path))
 }

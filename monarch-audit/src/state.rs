@@ -101,6 +101,14 @@ impl State {
         self.compared = false;
     }
 
+    /// A library was mapped whose root has no index. Beyond the room for these, no further library
+    /// is mapped from its copy.
+    pub fn remember_early(&mut self, map: usize) {
+        if !self.early.opened(map) {
+            self.mapped.overflow();
+        }
+    }
+
     /// The shared memory, if this process may be answered.
     pub fn ctx(&mut self) -> Option<Ctx> {
         if !self.compared {

@@ -162,8 +162,8 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
-            tiering.access.listing_checks.run_asked();
             let pause = tiering.access.tracker.drain_accesses();
+            tiering.access.listing_checks.begin_asked();
             tiering.access.tracker.await_readers(pause);
         }
     };

@@ -32,7 +32,7 @@ pub(crate) struct Access {
     pub(crate) order: Arc<PrefetchOrder>,
     pub(crate) evidence: Arc<PrefetchEvidence>,
     pub(crate) working_sets: Arc<WorkingSets>,
-    pub(crate) listing_checks: ListingChecks,
+    pub(crate) listing_checks: Arc<ListingChecks>,
     pub(crate) tracker: Arc<AccessTracker>,
 }
 
@@ -49,7 +49,7 @@ impl Access {
         let hint_inbox = Arc::new(HintInbox::new(shared, policy, queue, &order, hint_dir));
         let evidence = Arc::new(PrefetchEvidence::new(shared));
         let working_sets = Arc::new(WorkingSets::new(shared, queue, &evidence));
-        let listing_checks = ListingChecks::new(shared, &working_sets);
+        let listing_checks = Arc::new(ListingChecks::new(shared, &working_sets));
         let tracker =
             Arc::new(AccessTracker::new(shared, policy, queue, residency, &hint_inbox, (&evidence, &working_sets)));
         Self { order, evidence, working_sets, listing_checks, tracker }

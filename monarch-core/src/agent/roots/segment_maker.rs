@@ -69,8 +69,11 @@ impl SegmentMaker {
     pub(super) fn spawn(self: &Arc<Self>, root: usize) {
         let of =
             |r: &RootState| Scan { root, config: r.config.clone(), checks: r.checks, progress: r.progress.clone() };
-        let scan = self.list.lock().get(root).map(of);
-        let Some(scan) = scan.map(Arc::new) else { return };
+        let scan = self.list.lock().get(root).map(|r| (of(r), crate::index::root_id(&r.path)));
+        let Some((scan, root_id)) = scan else { return };
+        let scan = Arc::new(scan);
+        // (Before the job begins.)
+        self.tiering.access.working_sets.index_begins(root, root_id);
         let (me, mine) = (self.clone(), scan.clone());
         let work = move || {
             me.retirement.give_back_all(root);
@@ -112,7 +115,6 @@ impl SegmentMaker {
         let started = Instant::now();
         let path = self.list.lock().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
-        self.tiering.access.working_sets.index_begins(scan.root, crate::index::root_id(&path));
         let made = self.make_files(scan, &path).inspect_err(|_| {
             if self.list.counts(scan) {
                 self.shared.withdraw(&path);
@@ -170,6 +172,7 @@ impl SegmentMaker {
 
     /// Notes how long the PFS takes to answer, for readers that decide before a file was opened.
     fn note_latency(&self, source: &dyn Source) {
+        self.tiering.shared.cx.limits.before_scan_call();
         let asked = Instant::now();
         if source.identity(b".").is_ok() {
             let us = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);

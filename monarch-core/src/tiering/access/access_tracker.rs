@@ -231,7 +231,8 @@ impl AccessTracker {
                 };
                 reading.trace.add(live, opened.id, &access);
                 self.evidence.opened(access.file.0);
-                self.working_sets.opened(opened.segment, opened.id, now);
+                let without_copy = opened.served == From::Pfs;
+                self.working_sets.opened(opened.segment, opened.id, without_copy, now);
                 if matches!(opened.served, From::Tier | From::Waited) && live.segment.state.large(opened.id).is_some() {
                     self.cx.stats.whole_large_bytes.fetch_add(record.size, Ordering::Relaxed);
                 }

@@ -3,21 +3,27 @@
 //!
 //! A process that finds the last comparison of a directory too old compares it itself, and goes on
 //! to the next: an import of PyTorch needs 216 of them, one after the other. The first such process
-//! of an interval also asks the agent, which compares the others that processes have needed so far,
-//! and those of the files that the last job opened first, many at a time. So each is compared once
-//! per interval, as without the agent, and nobody waits for most of them.
+//! of an interval also asks the agent. It compares, many at a time, the others that processes have
+//! needed since they were compared last and, while a job starts, those of the files that the last
+//! job opened first. So each is compared about once per interval, as without the agent, and no
+//! process waits for most of them.
 
 use crate::sync::lock;
 use crate::tiering::access::working_sets::WorkingSets;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{LiveSegment, Segments};
 use crate::tiering::core::shared::Shared;
+use monarch_abi::control::Spelling;
 use monarch_abi::demand;
 use monarch_abi::index::Dir;
 use monarch_abi::resolve::Found;
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -34,6 +40,7 @@ pub(crate) struct ListingChecks {
     cx: Arc<Context>,
     segments: Arc<Segments>,
     working_sets: Arc<WorkingSets>,
+    is_running: AtomicBool,
 }
 
 /// A directory that is compared: its id, its place among all directories, and what its word says.
@@ -46,16 +53,30 @@ struct Due {
 
 impl ListingChecks {
     pub(crate) fn new(shared: &Shared, working_sets: &Arc<WorkingSets>) -> Self {
-        Self { cx: shared.cx.clone(), segments: shared.segments.clone(), working_sets: working_sets.clone() }
+        let (cx, segments) = (shared.cx.clone(), shared.segments.clone());
+        Self { cx, segments, working_sets: working_sets.clone(), is_running: AtomicBool::new(false) }
     }
 
-    /// Compares what processes have asked for since the last time.
-    pub(crate) fn run_asked(&self) {
-        for (number, live) in self.segments.served() {
-            if live.segment.state.header.listings_asked.swap(0, Ordering::AcqRel) != 0 {
-                let due = self.due(number, &live, crate::sys::coarse_ms() as u32);
-                self.check(number, &live, due);
+    /// Begins to compare what processes have asked for since the last time, on a thread of its own:
+    /// the PFS may hang.
+    pub(crate) fn begin_asked(self: &Arc<Self>) {
+        let asked = |live: &LiveSegment| live.segment.state.header.listings_asked.load(Ordering::Acquire) != 0;
+        if !self.segments.served().iter().any(|(_, live)| asked(live)) || self.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.clone();
+        let work = move || {
+            for (number, live) in me.segments.served() {
+                if live.segment.state.header.listings_asked.swap(0, Ordering::AcqRel) != 0 {
+                    let due = me.due(number, &live, crate::sys::coarse_ms() as u32);
+                    me.check(number, &live, due);
+                }
             }
+            me.is_running.store(false, Ordering::Release);
+        };
+        let thread = std::thread::Builder::new().name("listings".to_owned()).stack_size(STACK_BYTES);
+        if thread.spawn(work).is_err() {
+            self.is_running.store(false, Ordering::Release);
         }
     }
 
@@ -72,7 +93,12 @@ impl ListingChecks {
         segment.index.dirs().iter().enumerate().filter_map(due).take(MOST_CHECKS).collect()
     }
 
+    /// Compares directories, unless a path of the root leads elsewhere by now: what lies below the
+    /// directory that the agent holds says nothing then.
     fn check(&self, number: usize, live: &LiveSegment, due: VecDeque<Due>) {
+        if due.is_empty() || !self.leads_there(live) {
+            return;
+        }
         let threads = due.len().div_ceil(CHECKS_PER_THREAD).min(CHECKS_IN_FLIGHT);
         let line = Mutex::new(due);
         let work = || {
@@ -90,6 +116,21 @@ impl ListingChecks {
             }
             work();
         });
+    }
+
+    /// Whether all paths that lead to the root as a whole lead to the directory that the agent
+    /// holds.
+    fn leads_there(&self, live: &LiveSegment) -> bool {
+        let ctl = &self.cx.ctl;
+        let Some(root) = ctl.roots().get(live.root) else { return false };
+        let place = (root.dev.load(Ordering::Relaxed), root.ino.load(Ordering::Relaxed));
+        let of_root =
+            |s: &&Spelling| s.root.load(Ordering::Relaxed) as usize == live.root && ctl.str(&s.sub).is_empty();
+        ctl.spellings().iter().filter(of_root).all(|spelling| {
+            self.cx.limits.before_scan_call();
+            let path = Path::new(OsStr::from_bytes(ctl.str(&spelling.path)));
+            std::fs::metadata(path).is_ok_and(|is| (is.dev(), is.ino()) == place)
+        })
     }
 
     /// Compares one, as the preload library does.

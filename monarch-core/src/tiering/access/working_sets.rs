@@ -18,6 +18,8 @@ use crate::tiering::queue::waker::Waker;
 use crate::tiering::queue::work_queue::WorkQueue;
 use crate::working_set::{self, JobOpens, WorkingSet};
 use monarch_abi::demand::file_key;
+use monarch_abi::index::Record;
+use monarch_abi::mapping::library_faults;
 use monarch_abi::word::State;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -39,6 +41,8 @@ const SMALL_FILE: u64 = 1 << 20;
 
 /// An index that took longer than this is not waited for.
 const LONGEST_HELD_INDEX: Duration = Duration::from_secs(2);
+/// Times that the faults of libraries have to take of the time of an index that is waited for.
+const MIN_HOLD_GAIN: u64 = 3;
 /// What is waited for an index beyond twice the time that the last one took.
 const HOLD_MARGIN: Duration = Duration::from_millis(250);
 
@@ -50,6 +54,8 @@ struct Noted {
     /// Files opened first, in order, each once; and their number when they were last saved.
     order: Vec<u32>,
     seen: HashSet<u32>,
+    /// Those that were fetched since they were opened twice without a copy.
+    asked: HashSet<u32>,
     saved: usize,
     saved_at: Option<Instant>,
     /// Time of the first open.
@@ -191,14 +197,28 @@ impl WorkingSets {
         of.order.iter().copied().chain(before).filter_map(parent).collect()
     }
 
-    /// Notes the open of a file.
-    pub(crate) fn opened(&self, number: usize, id: u32, now: Instant) {
+    /// Notes the open of a file; `without_copy`: of the PFS's file. A library that a process maps
+    /// from there is fetched for further processes once there is a second one.
+    pub(crate) fn opened(&self, number: usize, id: u32, without_copy: bool, now: Instant) {
         let mut noted = lock(&self.noted);
         let Some(of) = noted.get_mut(&number) else { return };
+        if without_copy && self.cx.options.prefetch && of.seen.contains(&id) && of.asked.insert(id) {
+            self.fetch_again_opened(number, id);
+        }
         let began = *of.began.get_or_insert(now);
         let is_over = now.saturating_duration_since(began) > RECORD_TIME || of.order.len() >= working_set::MAX_FILES;
         if !is_over && of.seen.insert(id) {
             of.order.push(id);
+        }
+    }
+
+    fn fetch_again_opened(&self, number: usize, id: u32) {
+        let Some(live) = self.segments.segment(number) else { return };
+        let released = self.source_facts.released(number);
+        let is_free = live.segment.by_id(id).is_some_and(|e| e.word().state() == State::Absent);
+        if is_free && live.segment.index.record(id).is_some_and(|r| r.is_file() && !released.holds(r)) {
+            self.queue.lines().first.push_back(file_key(number, id));
+            self.waker.wake_all();
         }
     }
 
@@ -266,12 +286,24 @@ impl WorkingSets {
             let paths = of.order.iter().filter_map(|&id| rel(&live, id)).collect();
             // (Nodes share a data set: how much of it this node opens says little.)
             let data = data.filter(|_| self.peers.get().is_none()).map(|opened| (opened, of.data_files));
-            of.kept.after(&JobOpens { paths, data, index_time_cs: of.index_time_cs }, at)
+            let index_time_cs = if self.is_worth_a_hold(&live, of) { of.index_time_cs } else { 0 };
+            of.kept.after(&JobOpens { paths, data, index_time_cs }, at)
         };
         let mut kept = lock(&self.kept);
         let sets = kept.get_or_insert_default();
         working_set::put(sets, set);
         self.write(sets);
+    }
+
+    /// Whether the next job gains by a wait for the index: the page faults of the large libraries
+    /// that this one opened would have taken several times as long.
+    fn is_worth_a_hold(&self, live: &LiveSegment, of: &Noted) -> bool {
+        let index = &live.segment.index;
+        let is_library = |r: &&Record| index.name(r).is_some_and(|name| name.windows(3).any(|part| part == b".so"));
+        let libraries = of.order.iter().filter_map(|&id| index.record(id)).filter(is_library);
+        let faults: u64 = libraries.filter(|r| r.size > SMALL_FILE).map(|r| library_faults(r.size)).sum();
+        let latency_us = self.cx.ctl.ctl.pfs_latency_us.load(Ordering::Relaxed);
+        faults.saturating_mul(latency_us) > u64::from(of.index_time_cs) * 10_000 * MIN_HOLD_GAIN
     }
 
     /// Writes all sets into the slowest tier that takes them.

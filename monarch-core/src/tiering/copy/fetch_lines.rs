@@ -29,8 +29,8 @@ const MEASURED_TIME: Duration = Duration::from_millis(200);
 /// Measures the throughput of chunks.
 #[derive(Default)]
 pub(crate) struct Rate {
-    /// End of the time that was counted.
-    busy_until: Option<Instant>,
+    /// The last span of time without a pause that was counted.
+    last: Option<(Instant, Instant)>,
     /// Time with fetches under way, and their bytes, since the last result.
     busy: Duration,
     bytes: u64,
@@ -40,15 +40,23 @@ impl Rate {
     /// Notes bytes that were fetched from `begun` to `now`. Returns the rate in bytes a second of
     /// the time in which something was being fetched, once there is enough of it.
     pub(crate) fn note(&mut self, bytes: u64, begun: Instant, now: Instant) -> Option<u64> {
-        let since = self.busy_until.map_or(begun, |until| until.max(begun));
-        self.busy += now.saturating_duration_since(since);
-        self.busy_until = Some(now);
+        let (from, until) = match self.last {
+            Some((from, until)) if begun <= until => {
+                self.busy += now.saturating_duration_since(until) + from.saturating_duration_since(begun);
+                (from.min(begun), until.max(now))
+            }
+            _ => {
+                self.busy += now.saturating_duration_since(begun);
+                (begun, now)
+            }
+        };
+        self.last = Some((from, until));
         self.bytes += bytes;
         if self.busy < MEASURED_TIME {
             return None;
         }
         let rate = (self.bytes as f64 / self.busy.as_secs_f64()) as u64;
-        (self.bytes, self.busy) = (0, Duration::ZERO);
+        *self = Self { last: Some((until, until)), ..Self::default() };
         Some(rate.max(1))
     }
 }
@@ -151,5 +159,7 @@ mod tests {
         assert_eq!(rate.note(1000, at(1000), at(1100)), None);
         assert_eq!(rate.note(1000, at(1900), at(2000)), Some(10_000), "pauses count for nothing");
         assert_eq!(rate.note(0, at(5000), at(5500)), Some(1), "never 0");
+        assert_eq!(rate.note(1000, at(6050), at(6060)), None);
+        assert_eq!(rate.note(1000, at(6000), at(6200)), Some(10_000), "one that began first and ended last");
     }
 }

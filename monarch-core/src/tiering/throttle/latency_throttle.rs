@@ -22,7 +22,8 @@ impl LatencyThrottle {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 16).clamp(1, u64::MAX / 16);
         self.best_us.fetch_min(us, Ordering::Relaxed);
         let old = self.recent_us.load(Ordering::Relaxed);
-        self.recent_us.store((old * 15 + us) / 16, Ordering::Relaxed);
+        let recent = if old == 0 { us } else { (old * 15 + us) / 16 };
+        self.recent_us.store(recent, Ordering::Relaxed);
     }
 
     /// Recent and best latency of opens, in microseconds.
@@ -48,6 +49,13 @@ impl LatencyThrottle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_open_counts_in_full() {
+        let throttle = LatencyThrottle::default();
+        throttle.note(Duration::from_millis(2));
+        assert_eq!(throttle.figures(), (2000, 2000));
+    }
 
     #[test]
     fn a_slow_pfs_gets_fewer_prefetches_and_a_quick_one_all_again() {
