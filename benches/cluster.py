@@ -260,9 +260,12 @@ def weights(a):
                 f.write(os.urandom(1 << 20))
         pfs = nodes.Slowfs(f"{w.disk}/data", w.root, cache="keep")
         try:
+            keepers = kept(w, n)
             before = pfs.counters()
             took = together(w, n, [nodes.PYTHON, "-c", code, f"{w.root}/model.safetensors"])
             of = numbers(pfs, before)
+            for keeper in keepers:
+                keeper.stdin.close()
         finally:
             for i in range(n):
                 nodes.end(net.name(i))

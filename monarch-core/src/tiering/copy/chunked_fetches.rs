@@ -163,7 +163,9 @@ impl ChunkedFetches {
         for _ in 0..lines.line(demanded).len() {
             let Some(fetch) = lines.line(demanded).pop_front() else { break };
             let its = self.lane_of_fetch(&fetch) == lane;
-            if !its || (demanded && !self.throttle.has_slot(fetch.file.peer.is_some())) {
+            let has_slot =
+                |fetch: &ChunkedFetch| self.throttle.has_chunk_slot(fetch.file.peer.is_some(), fetch.large.chunk);
+            if !its || (demanded && !has_slot(&fetch)) {
                 others |= !its;
                 lines.line(demanded).push_back(fetch);
                 continue;
