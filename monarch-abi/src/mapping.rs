@@ -223,7 +223,8 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
             // (What is left to verify and publish after the last chunk has no rate.)
             let rate = time_us(look.1.saturating_sub(left), since);
             let left_us = time_us(left, rate);
-            let is_late = rate < decided.slowest || left_us > decided.most_left_us;
+            // (Nothing at all came yet: a stall, if it lasts.)
+            let is_late = rate < decided.slowest || (rate > 0 && left_us > decided.most_left_us);
             slow |= left > 0 && is_late && left_us > MOMENT_US;
             look = (now, left);
         }

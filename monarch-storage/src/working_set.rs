@@ -16,7 +16,7 @@
 //!     16  number of files                  4
 //!     20  1: that job opened all data          1
 //!     21  jobs in a row that opened less than half  1
-//!     22  how long its index took, 10 ms       2   zero: not known
+//!     22  how long its index took, 10 ms       2   0: not known
 //!     24  for each file: history 1   zero 1   length of the path 2   path
 //! ```
 

@@ -264,7 +264,7 @@ impl Slot<'_> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true };
+    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 64, has_rings: true, backs_off: true };
 
     /// Found by eight nodes that mapped 2 GiB at once: the owner's answers to 64 requests of each
     /// took more than 3 s, and a fifth of the file was read from the PFS instead.

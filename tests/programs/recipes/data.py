@@ -1,6 +1,6 @@
 """The data of the recipes: small pictures by class, texts, a small language model with its
-tokenizer, that model once more as the hub's cache keeps it, and a data set as Arrow files of the
-cache of `datasets`; all made here. `data.py DIR`."""
+tokenizer, that model once more as the hub's cache keeps it, a larger one in four files, and a data
+set as Arrow files of the cache of `datasets`; all made here. `data.py DIR`."""
 import hashlib, os, random, sys
 
 CLASSES, PER_CLASS, SIDE = 4, 24, 24
@@ -43,6 +43,15 @@ def model(at):
     GPT2LMHeadModel(config).save_pretrained(at, max_shard_size="100KB")
 
 
+def large(at):
+    """A GPT-2 whose weights of 260 MB lie in four safetensors files."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+    torch.manual_seed(3)
+    config = GPT2Config(vocab_size=4000, n_positions=64, n_embd=768, n_layer=9, n_head=12, bos_token_id=1, eos_token_id=1)
+    GPT2LMHeadModel(config).save_pretrained(at, max_shard_size="72MB")
+
+
 def hub(at, model):
     """The cache of a hub with two revisions of a model that share files: each file once in blobs/,
     revisions as links."""
@@ -80,5 +89,6 @@ if __name__ == "__main__":
     pictures(f"{root}/pictures")
     texts(f"{root}/texts")
     model(f"{root}/model")
+    large(f"{root}/large")
     hub(f"{root}/hub", f"{root}/model")
     arrow(f"{root}/datasets", f"{root}/texts")
