@@ -56,7 +56,7 @@ impl Rate {
             return None;
         }
         let rate = (self.bytes as f64 / self.busy.as_secs_f64()) as u64;
-        *self = Self { last: Some((until, until)), ..Self::default() };
+        (self.bytes, self.busy) = (0, Duration::ZERO);
         Some(rate.max(1))
     }
 }
@@ -161,5 +161,8 @@ mod tests {
         assert_eq!(rate.note(0, at(5000), at(5500)), Some(1), "never 0");
         assert_eq!(rate.note(1000, at(6050), at(6060)), None);
         assert_eq!(rate.note(1000, at(6000), at(6200)), Some(10_000), "one that began first and ended last");
+        // Sixteen side by side, each of which takes longer than the time between two ends.
+        let many: Vec<_> = (1..=100).filter_map(|n| rate.note(1000, at(7000 + n * 10), at(7160 + n * 10))).collect();
+        assert!(many.iter().skip(1).all(|&rate| rate == 100_000), "{many:?}");
     }
 }
