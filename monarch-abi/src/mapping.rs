@@ -131,8 +131,8 @@ pub fn fault_rate(latency_us: u64, stream_rate: u64) -> u64 {
     READ_AHEAD_BYTES.saturating_mul(1_000_000) / us
 }
 
-/// Number of page faults that the use of a library of `size` bytes takes: it reads a sixth of it, 43
-/// KiB at a time (measured at the import of PyTorch).
+/// Number of page faults that the use of a library of `size` bytes takes: it reads a sixth of it,
+/// 43 KiB at a time (measured at the import of PyTorch).
 #[must_use]
 pub fn library_faults(size: u64) -> u64 {
     (size / LIBRARY_PART).div_ceil(LIBRARY_FAULT_BYTES).max(1)

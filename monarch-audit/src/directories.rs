@@ -99,7 +99,8 @@ impl Directories {
             }
             found = found.or(element);
         }
-        // (Two variants may have one directory, and one that is not there is not asked about again.)
+        // (Two variants may have one directory, and one that is not there is not asked about
+        // again.)
         // SAFETY: an element of the loader.
         if found.is_some_and(|element| unsafe { put_down(element, known) })
             && known == Known::Existing

@@ -98,9 +98,10 @@ impl PrefetchThrottle {
         self.under_way(remote).load(Ordering::Acquire) < self.bound(remote)
     }
 
-    /// Whether one more chunk of `bytes` may be started from the PFS, or from a peer. Nodes that all
-    /// ask the owner of a large file for it keep its link and its processors busy with few chunks
-    /// each; with many, each of them takes so long that it is given up, and read from the PFS.
+    /// Whether one more chunk of `bytes` may be started from the PFS, or from a peer. Nodes that
+    /// all ask the owner of a large file for it keep its link and its processors busy with few
+    /// chunks each; with many, each of them takes so long that it is given up, and read from the
+    /// PFS.
     pub(crate) fn has_chunk_slot(&self, remote: bool, bytes: u64) -> bool {
         let in_flight = self.remote.load(Ordering::Acquire);
         let few = in_flight < MIN_REMOTE_CHUNKS || (in_flight as u64 + 1).saturating_mul(bytes) <= MAX_REMOTE_BYTES;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Counters of the tiering engine since the agent started, for status and report.
 ///
-/// Fields: 23, one per counter of the report.
+/// Fields: 24, one per counter of the report.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Copies completed for a demand.
