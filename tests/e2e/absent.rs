@@ -69,6 +69,40 @@ fn names_that_an_import_tries_cost_a_check_of_each_directory_or_nothing() {
     assert!(c.lookup >= 300 && w.counter("absent_hits") == 0, "{c:?}");
 }
 
+/// Asks for a name that is not there in each of ten directories, then, again and again after the
+/// interval, in the first one, and half a second later in some others.
+const ASK: &str = "import os,sys,time\n\
+    def ask(n):\n  print(n, os.path.lexists(f'{sys.argv[1]}/env/made{n}/no'), flush=True)\n\
+    [ask(n) for n in range(10)]\n\
+    for others in sys.argv[2:]:\n  time.sleep(1.3); ask(0); time.sleep(0.5); [ask(int(n)) for n in others if n != '-']\n";
+
+fn ask_again(w: &World, others: &[&str]) -> Job {
+    Job::new("python3").args(["-c", ASK]).arg(w.root()).args(others)
+}
+
+/// The first process that begins to compare directories has the agent compare those that were
+/// needed since they were compared last.
+#[test]
+fn directories_that_are_needed_are_compared_ahead() {
+    let w = settled(plan().set("dataset.revalidate=1s").set("dataset.absent=checked"));
+    let said = w.run(&ask_again(&w, &["123456789", "12", "-"])).good().text();
+    assert!(!said.contains("True"), "{said}");
+    let (own, ahead) = (w.counter("absent_checks"), w.agent().unwrap().agent["listing_checks"]);
+    // 10 of the process at first, and then one each time; of the agent 9, 9, and 2.
+    assert!((10..=16).contains(&own) && (16..=22).contains(&ahead), "{own} by the process, {ahead} by the agent");
+}
+
+#[test]
+fn what_is_made_behind_the_shim_is_found_by_comparisons_ahead_as_well() {
+    let w = settled(plan().set("dataset.revalidate=1s").set("dataset.absent=checked"));
+    let mut running = w.start(&ask_again(&w, &["123456789", "123456789"]));
+    running.until_written("9 False\n");
+    fs::write(w.backing().join("env/made5/no"), "1").unwrap();
+    let said = running.end().good().text();
+    let of_five: Vec<&str> = said.lines().filter(|line| line.starts_with('5')).collect();
+    assert_eq!(of_five, ["5 False", "5 True", "5 True"]);
+}
+
 #[test]
 fn what_the_job_makes_is_there_when_the_call_returns() {
     for rule in ["checked", "index"] {

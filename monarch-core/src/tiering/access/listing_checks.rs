@@ -61,7 +61,7 @@ impl ListingChecks {
     /// the PFS may hang.
     pub(crate) fn begin_asked(self: &Arc<Self>) {
         let asked = |live: &LiveSegment| live.segment.state.header.listings_asked.load(Ordering::Acquire) != 0;
-        if !self.segments.served().iter().any(|(_, live)| asked(live)) || self.is_running.swap(true, Ordering::AcqRel) {
+        if !self.segments.read().iter().flatten().any(asked) || self.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
         let me = self.clone();
