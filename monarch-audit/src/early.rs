@@ -14,7 +14,7 @@ use monarch_guest::ctx::Ctx;
 use monarch_guest::sys;
 
 /// Libraries that are remembered.
-const MAX_EARLY: usize = 64;
+const MAX_EARLY: usize = 256;
 /// Pause between two looks whether the index is there.
 const LOOK_PAUSE_MS: i64 = 2;
 /// Longest wait, whatever the control block says.
