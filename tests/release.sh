@@ -171,7 +171,7 @@ if bookworm=$(tree debian12-python bookworm); then
     bash -c '. /usr/share/bash-completion/completions/monarch && complete -p monarch' >/dev/null
     monarch run --quiet --root $work/data --tier $work/tier12:64MiB --report $work/d12.json -- python3 $work/job.py $work/data
     dpkg --purge monarch >/dev/null
-    test -z \"\$(find / -xdev -path '*monarch*' -not -path '/proc/*' -not -path '/tmp/*' -not -path '/dev/*' 2>/dev/null | head -n 1)\"" >"$work/out"
+    test -z \"\$(find / -xdev -path '*monarch*' -not -path '/proc/*' -not -path '/tmp/*' -not -path '/dev/*' -not -path '$dist/*' 2>/dev/null | head -n 1)\"" >"$work/out"
   served "Debian 12, the package, installed and purged" "$work/out" "$work/d12.json"
 else
   echo "release: skipped, no Debian 12 tree can be had"
