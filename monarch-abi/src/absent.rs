@@ -22,6 +22,8 @@ const NEEDED: u32 = 1;
 /// The times that can be told from the words above.
 const FIRST_TIME: u32 = 2;
 const LAST_TIME: u32 = u32::MAX - 3;
+/// Shortest interval in which directories are compared ahead of processes.
+const MIN_AHEAD_INTERVAL_MS: u32 = 500;
 
 /// A name that the index lacks, and the directory that decides about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +163,13 @@ impl Deciders<'_> {
         self.words.get(position).map_or(KERNEL, |w| w.load(Ordering::Acquire))
     }
 
+    /// Whether directories may be compared before a process needs them: not where what was compared
+    /// is old again at once.
+    #[must_use]
+    pub fn may_compare_ahead(&self) -> bool {
+        self.interval_ms() >= MIN_AHEAD_INTERVAL_MS
+    }
+
     /// The time after which a directory is compared again, in milliseconds: an hour at most,
     /// whatever stands in shared memory.
     #[must_use]
@@ -204,6 +213,10 @@ mod tests {
         assert_eq!(deciders.verdict(1, 200), Verdict::NotThere);
         assert_eq!([0, 1].map(|position| deciders.due(position, 6000, false)), [None, Some(101)]);
         assert_eq!(deciders.due(0, 6000, true), Some(100));
+        assert!(
+            deciders.may_compare_ahead()
+                && !Deciders { interval_ms: &AtomicU32::new(0), ..deciders }.may_compare_ahead()
+        );
         deciders.passed_ahead(1, 101, 6000);
         assert_eq!(deciders.due(1, 11_000, false), None, "not needed since");
         assert_eq!((deciders.verdict(0, 6000), deciders.verdict(1, 10_999)), (Verdict::Ask(100), Verdict::NotThere));

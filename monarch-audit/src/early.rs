@@ -25,7 +25,6 @@ const MIN_HELD_BYTES: i64 = 4 << 20;
 
 /// Addresses of libraries that were mapped without an index, in that order; 0 for one that was
 /// unmapped.
-#[derive(Clone, Copy)]
 pub struct Early {
     maps: [usize; MAX_EARLY],
     len: usize,
@@ -69,6 +68,9 @@ impl Early {
 #[cold]
 pub fn await_index(ctx: &Ctx, root: usize, library: &CStr) {
     let bit = u32::try_from(root).ok().and_then(|root| 1u32.checked_shl(root)).unwrap_or(0);
+    if ctx.map.ctl.held_roots.load(Ordering::Relaxed) & bit == 0 {
+        return;
+    }
     let start = Here.now_us();
     let is_large = || sys::stat_at(libc::AT_FDCWD, library, 0).is_some_and(|st| st.st_size >= MIN_HELD_BYTES);
     if !is_held(ctx.map, bit, start) || !is_large() {

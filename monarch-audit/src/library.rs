@@ -12,7 +12,6 @@ use monarch_abi::accesses::{Opened as Access, Served};
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::control::{Control, Counter};
 use monarch_abi::demand::{self, Outcome, Watch};
-
 use monarch_abi::hash::CopyName;
 use monarch_abi::mapping::{self, Facts, Touched, library_faults};
 use monarch_abi::resolve::{Found, Miss, resolve};
@@ -82,29 +81,29 @@ fn resolved(ctx: &Ctx, path: &CStr) -> Result<Found<'static>, Miss> {
     }
 }
 
+/// The file of the index that a path leads to.
+fn file_of(ctx: &Ctx, path: &[u8]) -> Result<Found<'static>, Miss> {
+    let f = resolve(ctx.map, ctx, path, true)?;
+    if f.entry.record.is_file() { Ok(f) } else { Err(Miss::Outside) }
+}
+
 /// The name of the copy of what a path leads to.
 ///
 /// # Errors
 /// Why there is none; [`Miss::NoSegment`]: it may be known later.
 pub fn version_of(ctx: &Ctx, path: &[u8]) -> Result<CopyName, Miss> {
-    let f = resolve(ctx.map, ctx, path, true)?;
-    if !f.entry.record.is_file() {
-        return Err(Miss::Outside);
-    }
-    Ok(f.segment.copy_name(&f.entry))
+    file_of(ctx, path).map(|f| f.segment.copy_name(&f.entry))
 }
 
-/// A library was mapped from the PFS before there was an index: the agent hears of it now. The name
-/// of its copy.
+/// [`version_of`] a library that was mapped from the PFS before there was an index: the agent hears
+/// of it now.
 ///
 /// # Errors
 /// As for [`version_of`].
 pub fn note_early(ctx: &Ctx, path: &[u8]) -> Result<CopyName, Miss> {
-    let version = version_of(ctx, path)?;
-    if let Ok(f) = resolve(ctx.map, ctx, path, true) {
-        note(ctx, &f, Served::Pfs);
-    }
-    Ok(version)
+    let f = file_of(ctx, path)?;
+    note(ctx, &f, Served::Pfs);
+    Ok(f.segment.copy_name(&f.entry))
 }
 
 /// Notes for the agent's policies what was opened.
@@ -175,8 +174,9 @@ fn bring(ctx: &Ctx, f: &Found<'static>, word: Word) -> Result<Word, Counter> {
         return Err(Counter::Absent);
     }
     let large = f.segment.state.large(f.entry.master.id);
-    // (`wait.map: 0s`.)
-    if large.is_some() && ctx.map.ctl.map_ms.load(Ordering::Relaxed) == 0 {
+    // (`wait.map: 0s`; one that is streamed is never whole.)
+    let never = ctx.map.ctl.map_ms.load(Ordering::Relaxed) == 0;
+    if large.as_ref().is_some_and(|large| never || (word.state() == Stage::Partial && large.is_streamed())) {
         return Err(Counter::Large);
     }
     demand::raise(ctx.map, f);
@@ -203,7 +203,7 @@ fn await_large(ctx: &Ctx, f: &Found<'static>, large: &LargeFile<'static>) -> Out
     let from_peers = mapping::is_shared(ctx.map, f.root);
     let decided = Facts { slowest: 0, most_left_us, from_peers, ..known };
     let outcome = mapping::wait(ctx.map, f, large, &decided, &Here);
-    if matches!(outcome, Outcome::Deadline) && mapping::is_followed(ctx.map, f.root) {
+    if matches!(outcome, Outcome::Deadline) && !large.is_streamed() && mapping::is_followed(ctx.map, f.root) {
         demand::read_by_pages(ctx.map, f, large, true);
     }
     outcome

@@ -120,6 +120,9 @@ fn compare(ctx: &Ctx, f: &Found<'static>, seen: u32, asked: (c_int, *const c_cha
 /// Has the agent compare the other directories that decide, once until it has looked.
 fn ask_for_others(ctx: &Ctx, f: &Found<'static>) {
     let asked = &f.segment.state.header.listings_asked;
+    if !f.segment.state.deciders.may_compare_ahead() {
+        return;
+    }
     if asked.load(Ordering::Relaxed) == 0 && asked.swap(1, Ordering::AcqRel) == 0 {
         ctx.map.ctl.hinted.fetch_add(1, Ordering::SeqCst);
         monarch_abi::sys::futex_wake(&ctx.map.ctl.hinted, 1);

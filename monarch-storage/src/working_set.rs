@@ -135,7 +135,8 @@ impl WorkingSet {
             }
             _ => (self.whole, self.partial_jobs),
         };
-        Self { root: self.root, at, whole, partial_jobs, index_time_cs: job.index_time_cs, files }
+        let index_time_cs = if is_small { self.index_time_cs } else { job.index_time_cs };
+        Self { root: self.root, at, whole, partial_jobs, index_time_cs, files }
     }
 }
 
@@ -317,6 +318,8 @@ mod tests {
         let set = WorkingSet::default().after(&opens(&all), 1);
         let after = set.after(&opens(&all[3..10]), 2);
         assert_eq!((names(&after), after.at), (names(&set), 2));
+        let after = set.after(&JobOpens { index_time_cs: 0, ..opens(&all[3..10]) }, 2);
+        assert_eq!(after.index_time_cs, 7, "what the index took for the jobs before counts");
         let other = set.after(&opens(&["x", "m1"]), 2);
         assert_eq!(names(&other)[..3], [("x".to_owned(), 1), ("m1".to_owned(), 3), ("m0".to_owned(), 2)]);
     }

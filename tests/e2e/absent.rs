@@ -70,11 +70,11 @@ fn names_that_an_import_tries_cost_a_check_of_each_directory_or_nothing() {
 }
 
 /// Asks for a name that is not there in each of ten directories, then, again and again after the
-/// interval, in the first one, and half a second later in some others.
+/// interval, in the first one, and a second later in some others.
 const ASK: &str = "import os,sys,time\n\
     def ask(n):\n  print(n, os.path.lexists(f'{sys.argv[1]}/env/made{n}/no'), flush=True)\n\
     [ask(n) for n in range(10)]\n\
-    for others in sys.argv[2:]:\n  time.sleep(1.3); ask(0); time.sleep(0.5); [ask(int(n)) for n in others if n != '-']\n";
+    for others in sys.argv[2:]:\n  time.sleep(2.6); ask(0); time.sleep(1.0); [ask(int(n)) for n in others if n != '-']\n";
 
 fn ask_again(w: &World, others: &[&str]) -> Job {
     Job::new("python3").args(["-c", ASK]).arg(w.root()).args(others)
@@ -84,7 +84,7 @@ fn ask_again(w: &World, others: &[&str]) -> Job {
 /// needed since they were compared last.
 #[test]
 fn directories_that_are_needed_are_compared_ahead() {
-    let w = settled(plan().set("dataset.revalidate=1s").set("dataset.absent=checked"));
+    let w = settled(plan().set("dataset.revalidate=2s").set("dataset.absent=checked"));
     let said = w.run(&ask_again(&w, &["123456789", "12", "-"])).good().text();
     assert!(!said.contains("True"), "{said}");
     let (own, ahead) = (w.counter("absent_checks"), w.agent().unwrap().agent["listing_checks"]);
@@ -92,9 +92,17 @@ fn directories_that_are_needed_are_compared_ahead() {
     assert!((10..=16).contains(&own) && (16..=22).contains(&ahead), "{own} by the process, {ahead} by the agent");
 }
 
+/// What was compared ahead would be old before a process needs it.
+#[test]
+fn without_an_interval_nothing_is_compared_ahead() {
+    let w = settled(plan().set("dataset.revalidate=0s").set("dataset.absent=checked"));
+    w.run(&ask_again(&w, &["123456789"])).good();
+    assert_eq!((w.counter("absent_checks"), w.agent().unwrap().agent["listing_checks"]), (20, 0));
+}
+
 #[test]
 fn what_is_made_behind_the_shim_is_found_by_comparisons_ahead_as_well() {
-    let w = settled(plan().set("dataset.revalidate=1s").set("dataset.absent=checked"));
+    let w = settled(plan().set("dataset.revalidate=2s").set("dataset.absent=checked"));
     let mut running = w.start(&ask_again(&w, &["123456789", "123456789"]));
     running.until_written("9 False\n");
     fs::write(w.backing().join("env/made5/no"), "1").unwrap();

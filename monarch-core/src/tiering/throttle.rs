@@ -29,10 +29,6 @@ mod latency_throttle;
 /// the limit itself is the bound.
 const MIN_DIVIDED_SLOTS: usize = 16;
 
-/// Bytes of chunks in flight from peers, and chunks that may be in flight whatever their size.
-const MAX_REMOTE_BYTES: u64 = 16 << 20;
-const MIN_REMOTE_CHUNKS: usize = 4;
-
 /// Bounds that the configuration sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -96,16 +92,6 @@ impl PrefetchThrottle {
     /// Whether one more file may be started from the PFS, or from a peer (`remote`).
     pub(crate) fn has_slot(&self, remote: bool) -> bool {
         self.under_way(remote).load(Ordering::Acquire) < self.bound(remote)
-    }
-
-    /// Whether one more chunk of `bytes` may be started from the PFS, or from a peer. Nodes that
-    /// all ask the owner of a large file for it keep its link and its processors busy with few
-    /// chunks each; with many, each of them takes so long that it is given up, and read from the
-    /// PFS.
-    pub(crate) fn has_chunk_slot(&self, remote: bool, bytes: u64) -> bool {
-        let in_flight = self.remote.load(Ordering::Acquire);
-        let few = in_flight < MIN_REMOTE_CHUNKS || (in_flight as u64 + 1).saturating_mul(bytes) <= MAX_REMOTE_BYTES;
-        self.has_slot(remote) && (!remote || few)
     }
 
     /// Whether there is a slot for one more file from the PFS beside `demands` queued demands.
@@ -265,20 +251,7 @@ impl Slot<'_> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 64, has_rings: true, backs_off: true };
-
-    /// Found by eight nodes that mapped 2 GiB at once: the owner's answers to 64 requests of each
-    /// took more than 3 s, and a fifth of the file was read from the PFS instead.
-    #[test]
-    fn few_large_chunks_come_from_peers_at_a_time() {
-        let throttle = PrefetchThrottle::new(BOUNDS);
-        let mut slots = Vec::new();
-        while throttle.has_chunk_slot(true, 4 << 20) {
-            slots.push(throttle.take(RequestSource::Demand, true));
-        }
-        assert_eq!((slots.len(), throttle.has_chunk_slot(true, 64 << 10), throttle.has_slot(true)), (4, true, true));
-        assert!(throttle.has_chunk_slot(false, 4 << 20));
-    }
+    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true };
 
     #[test]
     fn prefetch_gets_what_demands_leave_and_demands_are_not_held_back() {

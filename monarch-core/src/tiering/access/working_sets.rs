@@ -214,9 +214,8 @@ impl WorkingSets {
 
     fn fetch_again_opened(&self, number: usize, id: u32) {
         let Some(live) = self.segments.segment(number) else { return };
-        let released = self.source_facts.released(number);
         let is_free = live.segment.by_id(id).is_some_and(|e| e.word().state() == State::Absent);
-        if is_free && live.segment.index.record(id).is_some_and(|r| r.is_file() && !released.holds(r)) {
+        if is_free && self.source_facts.software(number).holds(id) {
             self.queue.lines().first.push_back(file_key(number, id));
             self.waker.wake_all();
         }

@@ -39,11 +39,13 @@ pub(crate) struct ChunkCopyTask<'a> {
     job: Job<'a>,
     /// The place among the chunks that no reader waits for.
     _ahead: Option<Counted<'a>>,
+    /// The place among those of peers that one waits for.
+    _from_peer: Option<Counted<'a>>,
 }
 
 impl<'a> ChunkCopyTask<'a> {
     pub(crate) fn new(fetches: &'a ChunkedFetches, taken: TakenChunk<'a>) -> Self {
-        let TakenChunk { fetch, chunk, room, job, ahead } = taken;
+        let TakenChunk { fetch, chunk, room, job, ahead, from_peer } = taken;
         let marks = ChunkMarks { fetch: fetch.clone(), demanded: ahead.is_none() };
         Self {
             fetches,
@@ -57,6 +59,7 @@ impl<'a> ChunkCopyTask<'a> {
             begun: Instant::now(),
             job,
             _ahead: ahead,
+            _from_peer: from_peer,
         }
     }
 

@@ -13,6 +13,8 @@ pub(crate) struct TakenChunk<'a> {
     pub(crate) job: Job<'a>,
     /// The place of a chunk that no reader waits for; `None`: one waits.
     pub(crate) ahead: Option<Counted<'a>>,
+    /// The place of one that a reader waits for, and a peer sends.
+    pub(crate) from_peer: Option<Counted<'a>>,
 }
 
 /// Adds one to a count until it is dropped.
