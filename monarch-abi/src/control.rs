@@ -25,6 +25,8 @@ pub const MAX_ROOTS: usize = 32;
 pub const MAX_SPELLINGS: usize = 128;
 /// Most tiers; four bits in the state word.
 pub const MAX_TIERS: usize = 16;
+/// Most output roots of an agent.
+pub const MAX_OUTPUTS: usize = 8;
 /// Most segments over the life of an agent.
 pub const MAX_SEGMENTS: usize = 256;
 const _: () = assert!((MAX_SEGMENTS as u64) < crate::accesses::HINT, "segments must not look like hints");
@@ -89,6 +91,30 @@ pub struct Spelling {
 
 /// [`Spelling::root`] of one that leads nowhere any more: the kernel knows where.
 pub const NO_ROOT: u32 = u32::MAX;
+
+/// An output root: a directory on the PFS below which what the job writes is staged.
+#[derive(Debug, Default, IntoBytes, FromBytes)]
+#[repr(C)]
+pub struct Output {
+    /// Its real path.
+    pub path: Str,
+    /// Its path as it was given, if that is another one; otherwise empty.
+    pub spelling: Str,
+    /// Its staging directory, absolute.
+    pub staging: Str,
+    /// st_dev of the root.
+    pub dev: AtomicU64,
+    /// st_ino of the root.
+    pub ino: AtomicU64,
+    /// st_dev of the staging directory.
+    pub staging_dev: AtomicU64,
+    /// st_ino of the staging directory.
+    pub staging_ino: AtomicU64,
+    /// Not zero while it is in use.
+    pub is_on: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
 
 /// A tier: a directory for copies.
 #[derive(Debug, Default, IntoBytes, FromBytes)]
@@ -240,7 +266,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 52, because this is the byte map of that block.
+/// The control block. Fields: 55, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -334,13 +360,19 @@ pub struct Control {
     pub sleepers: AtomicU32,
     /// Next position of the ring.
     pub ring_head: AtomicU64,
+    /// Number of output roots.
+    pub outputs_len: AtomicU32,
     /// Zero.
-    pub reserved3: [AtomicU64; 14],
+    pub reserved4: AtomicU32,
+    /// Zero.
+    pub reserved3: [AtomicU64; 13],
 
     /// The roots.
     pub roots: [Root; MAX_ROOTS],
     /// Their spellings.
     pub spellings: [Spelling; MAX_SPELLINGS],
+    /// The output roots.
+    pub outputs: [Output; MAX_OUTPUTS],
     /// The tiers, fastest first.
     pub tiers: [Tier; MAX_TIERS],
     /// The segments.

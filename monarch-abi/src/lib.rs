@@ -23,6 +23,7 @@
 //! | [`early`] | changes made before there is an index |
 //! | [`foreign_changes`] | reports of changes by processes that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
+//! | [`outputs`] | what a job writes below output roots: staging directories, journal, overlay |
 //! | [`mapping`] | whether a mapping waits for the copy of its file |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |
@@ -49,6 +50,7 @@ pub mod hint;
 pub mod index;
 pub mod mapping;
 pub mod mem;
+pub mod outputs;
 pub mod resolve;
 pub mod scratch;
 pub mod segment;
@@ -60,7 +62,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 11;
+pub const LAYOUT: u32 = 12;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths

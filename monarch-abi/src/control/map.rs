@@ -1,8 +1,8 @@
 //! A mapped control block: its tables, its strings, and which root a path starts like.
 
 use super::{
-    CONTROL_MAGIC, COUNTER_GROUPS, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF,
-    STRIPES, SegmentRef, Spelling, Str, Tier,
+    CONTROL_MAGIC, COUNTER_GROUPS, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Output, Range, Root, STRINGS,
+    STRINGS_OFF, STRIPES, SegmentRef, Spelling, Str, Tier,
 };
 use crate::mem::{Area, Map, common_prefix};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -113,6 +113,13 @@ impl<'a> ControlMap<'a> {
     pub fn spellings(&self) -> &'a [Spelling] {
         let n = self.ctl.spellings_len.load(Ordering::Acquire) as usize;
         self.ctl.spellings.get(..n).unwrap_or(&[])
+    }
+
+    /// The output roots.
+    #[must_use]
+    pub fn outputs(&self) -> &'a [Output] {
+        let n = self.ctl.outputs_len.load(Ordering::Acquire) as usize;
+        self.ctl.outputs.get(..n).unwrap_or(&[])
     }
 
     /// The tiers.

@@ -1,0 +1,211 @@
+//! Records of the journal: what the job has done below an output root, in order.
+//!
+//! A record is a header of 64 bytes, then two texts, then zeros up to a multiple of eight bytes.
+//! Its checksum covers all of it. A process appends a record at [`State::tail`] while it holds the
+//! lock of the journal, and moves the tail when all of the record is written. A process that is
+//! killed in between leaves bytes behind the tail, which the next one overwrites.
+//!
+//! [`State::tail`]: super::state::State::tail
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of a record.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"MOUT");
+/// Bytes of the header.
+pub const HEADER: usize = 64;
+/// Most bytes of a record: as many as a block of scratch memory has.
+pub const MAX_BYTES: usize = crate::scratch::BLOCK_BYTES;
+
+/// What the job did. Paths are relative to the output root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Op {
+    /// Opened a staged file for writing: `a` is its path, `b` its name in `data/`. With
+    /// [`flag::NEW`] it was created, otherwise it was opened again.
+    Open = 1,
+    /// Closed descriptor of a staged file. The file may still be open elsewhere: the kernel tells.
+    Close = 2,
+    /// Renamed the staged file `id` from `a` to `b`.
+    Rename = 3,
+    /// Removed the name `a`. `id` is the staged file that it was, or 0. With [`flag::PUBLISHED`]
+    /// the PFS has (or had) a file of that name, which is to be removed.
+    Unlink = 4,
+    /// Removed the directory `a`.
+    Rmdir = 5,
+    /// Made the symbolic link `a` with the target `b`.
+    Symlink = 6,
+    /// Changed mode, owner or times of the staged file `id`, whose path is `a`.
+    Attributes = 7,
+}
+
+/// Bits of [`Header::flags`].
+pub mod flag {
+    /// The staged file was created by this open.
+    pub const NEW: u16 = 1;
+    /// The PFS had a file of that name when the call was made.
+    pub const PUBLISHED: u16 = 2;
+    /// The open has truncated the staged file.
+    pub const TRUNCATED: u16 = 4;
+    /// The agent appended the record, not a process of the job.
+    pub const BY_AGENT: u16 = 8;
+}
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// Bytes of the record, a multiple of eight.
+    pub len: u32,
+    /// XXH3-64 of the record with zero in this field.
+    pub sum: u64,
+    /// Number of the record in its staging directory, from 1, without gaps.
+    pub seq: u64,
+    /// The staged file, or 0.
+    pub id: u64,
+    /// When, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// An [`Op`].
+    pub op: u16,
+    /// Bits of [`flag`].
+    pub flags: u16,
+    /// The process.
+    pub pid: u32,
+    /// Bytes of the first text.
+    pub a_len: u16,
+    /// Bytes of the second text.
+    pub b_len: u16,
+    /// Zero.
+    pub reserved: u32,
+    /// Zero.
+    pub reserved2: u64,
+}
+const _: () = assert!(size_of::<Header>() == HEADER);
+
+impl Op {
+    const fn from_number(n: u16) -> Option<Self> {
+        Some(match n {
+            1 => Self::Open,
+            2 => Self::Close,
+            3 => Self::Rename,
+            4 => Self::Unlink,
+            5 => Self::Rmdir,
+            6 => Self::Symlink,
+            7 => Self::Attributes,
+            _ => return None,
+        })
+    }
+}
+
+/// A record that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its header.
+    pub header: Header,
+    /// What was done.
+    pub op: Op,
+    /// The first text.
+    pub a: &'a [u8],
+    /// The second text.
+    pub b: &'a [u8],
+}
+
+/// Bytes of a record with texts of these lengths; `None` when they are too long.
+#[must_use]
+pub fn len(a: usize, b: usize) -> Option<usize> {
+    let len = HEADER.checked_add(a)?.checked_add(b)?.checked_next_multiple_of(8)?;
+    (len <= MAX_BYTES).then_some(len)
+}
+
+/// Writes a record into `out`; its bytes. The fields `magic`, `len`, `sum`, `op`, `a_len` and
+/// `b_len` of the header are filled in. `None` when it does not fit.
+#[must_use]
+pub fn write<'o>(out: &'o mut [u8], header: Header, op: Op, a: &[u8], b: &[u8]) -> Option<&'o [u8]> {
+    let len = len(a.len(), b.len())?;
+    let out = out.get_mut(..len)?;
+    out.iter_mut().for_each(|byte| *byte = 0);
+    let (head, texts) = out.split_at_mut_checked(HEADER)?;
+    let header = Header {
+        magic: MAGIC,
+        len: len as u32,
+        sum: 0,
+        op: op as u16,
+        a_len: a.len() as u16,
+        b_len: b.len() as u16,
+        ..header
+    };
+    put(head, header.as_bytes());
+    put(texts, a);
+    put(texts.get_mut(a.len()..)?, b);
+    let sum = checksum(out);
+    put(out.get_mut(8..)?, &sum.to_le_bytes());
+    Some(out)
+}
+
+fn put(to: &mut [u8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+}
+
+fn checksum(record: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(record)
+}
+
+/// Reads the record at the begin of `bytes`; `None` when there is no whole one.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Option<Record<'_>> {
+    let (header, _) = Header::read_from_prefix(bytes).ok()?;
+    let len = header.len as usize;
+    let texts = usize::from(header.a_len) + usize::from(header.b_len);
+    if header.magic != MAGIC || !len.is_multiple_of(8) || len > MAX_BYTES || HEADER + texts > len {
+        return None;
+    }
+    let record = bytes.get(..len)?;
+    let mut copy = [0; MAX_BYTES];
+    let copy = copy.get_mut(..len)?;
+    put(copy, record);
+    put(copy.get_mut(8..)?, &[0; 8]);
+    if checksum(copy) != header.sum {
+        return None;
+    }
+    let a = record.get(HEADER..)?.get(..usize::from(header.a_len))?;
+    let b = record.get(HEADER + a.len()..)?.get(..usize::from(header.b_len))?;
+    Some(Record { header, op: Op::from_number(header.op)?, a, b })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let mut out = [0; MAX_BYTES];
+        let header = Header { seq: 3, id: 9, time_ns: 77, flags: flag::NEW, pid: 5, ..Header::default() };
+        let bytes = write(&mut out, header, Op::Rename, b"a/b.tmp", b"a/b").unwrap();
+        assert_eq!(bytes.len(), 80);
+        let record = read(bytes).unwrap();
+        assert_eq!((record.op, record.a, record.b), (Op::Rename, &b"a/b.tmp"[..], &b"a/b"[..]));
+        assert_eq!((record.header.seq, record.header.id, record.header.pid), (3, 9, 5));
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_is_none() {
+        let mut out = [0; MAX_BYTES];
+        let bytes = write(&mut out, Header::default(), Op::Unlink, b"some/name", b"").unwrap();
+        for cut in 0..bytes.len() {
+            assert!(read(&bytes[..cut]).is_none(), "{cut}");
+        }
+        for at in 0..bytes.len() {
+            let mut bytes: [u8; 80] = bytes.try_into().unwrap();
+            bytes[at] ^= 1;
+            assert!(read(&bytes).is_none(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_too_long_are_refused() {
+        let mut out = [0; MAX_BYTES];
+        assert!(write(&mut out, Header::default(), Op::Rename, &[b'a'; 4090], &[b'b'; 4090]).is_none());
+        assert!(write(&mut out, Header::default(), Op::Rename, &[b'a'; 4000], &[b'b'; 4000]).is_some());
+    }
+}

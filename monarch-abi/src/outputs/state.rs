@@ -1,0 +1,139 @@
+//! The mapped file of a staging directory.
+//!
+//! It outlives agents and control blocks. What it says of the journal (its end, the last number) is
+//! right while processes run; after a reboot the agent reads the journal and writes it again.
+
+use crate::mem::{Area, Map};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// First bytes of a state file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MOUTPUT1");
+/// Bytes of the file.
+pub const LEN: usize = 8192;
+/// Where the names that are not staged begin.
+const PATTERNS_OFF: usize = 4096;
+/// Most bytes of the names that are not staged, each with a final NUL.
+pub const MAX_PATTERNS: usize = LEN - PATTERNS_OFF;
+
+/// Bits of [`State::flags`].
+pub mod flag {
+    /// Raw system calls are caught, so that files which such calls rename are staged.
+    pub const RAW_CALLS: u32 = 1;
+    /// `fsync` returns when the file is published.
+    pub const FSYNC_PUBLISHES: u32 = 2;
+    /// Deletions of published files wait until everything before is published.
+    pub const KEEP_LAST: u32 = 4;
+}
+
+/// The counters. Fields: 22, because this is the byte map of the file.
+#[derive(Debug, IntoBytes, FromBytes)]
+#[repr(C, align(128))]
+pub struct State {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// Number of this staging directory, random: in the names of part files.
+    pub instance: AtomicU64,
+    /// Bits of [`flag`].
+    pub flags: AtomicU32,
+    /// Bytes of the names that are not staged.
+    pub patterns_len: AtomicU32,
+    /// Bytes that files may still be charged before the agent has to find more space.
+    pub room: AtomicU64,
+    /// The error that creating a file gives, as the PFS gave it when the agent published the last
+    /// one; 0: none.
+    pub held_errno: AtomicU32,
+    /// Not zero: files go through to the PFS; the agent does not stage.
+    pub closed: AtomicU32,
+    /// Zero.
+    pub reserved: [AtomicU64; 11],
+
+    /// The number of the next staged file.
+    pub next_id: AtomicU64,
+    /// Number of the last record of the journal.
+    pub seq: AtomicU64,
+    /// Bytes of the journal.
+    pub tail: AtomicU64,
+    /// Number of times the journal was begun again.
+    pub generation: AtomicU64,
+    /// Entries of the tree that are not clean. 0: nothing is pending.
+    pub pending: AtomicU64,
+    /// Entries of the tree. 0: there is nothing to look up.
+    pub entries: AtomicU64,
+    /// Goes up with each record; the agent sleeps on it.
+    pub appended: AtomicU32,
+    /// Whether the agent sleeps.
+    pub sleepers: AtomicU32,
+    /// Zero.
+    pub reserved2: [AtomicU64; 9],
+
+    /// All records up to this one are published, cancelled or merged into later ones.
+    pub published: AtomicU64,
+    /// Goes up with each publication, and when the agent has found space; processes wait on it.
+    pub done: AtomicU32,
+    /// How many of them wait.
+    pub waiters: AtomicU32,
+    /// Bytes that creators wait for, which the agent is to find.
+    pub wanted_room: AtomicU64,
+    /// Zero.
+    pub reserved3: [AtomicU64; 13],
+}
+crate::mem::pod!(State);
+const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");
+const _: () = assert!(core::mem::offset_of!(State, published) == 256, "a cache line of its own");
+const _: () = assert!(size_of::<State>() <= PATTERNS_OFF);
+
+/// A mapped state file.
+#[derive(Clone, Copy, Debug)]
+pub struct StateMap<'a> {
+    /// The counters.
+    pub state: &'a State,
+    patterns: Area<'a>,
+}
+
+impl<'a> StateMap<'a> {
+    /// Checks magic and length.
+    #[must_use]
+    pub fn open(map: Map<'a>) -> Option<Self> {
+        let state: &State = map.get(0)?;
+        if state.magic.load(Ordering::Acquire) != MAGIC || map.len() != LEN {
+            return None;
+        }
+        Some(Self { state, patterns: map.area(PATTERNS_OFF, MAX_PATTERNS)? })
+    }
+
+    /// Where the names that are not staged begin in the file.
+    #[must_use]
+    pub const fn patterns_off() -> usize {
+        PATTERNS_OFF
+    }
+
+    /// The names that are not staged: glob patterns.
+    pub fn patterns(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let len = self.state.patterns_len.load(Ordering::Acquire) as usize;
+        self.patterns.get(0, len).split(|&c| c == 0).filter(|pattern| !pattern.is_empty())
+    }
+
+    /// Takes `bytes` of the room for a file; whether there was as much.
+    #[must_use]
+    pub fn take_room(&self, bytes: u64) -> bool {
+        let take = |room: u64| room.checked_sub(bytes);
+        self.state.room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Tells the agent that a record was appended.
+    pub fn notify_agent(&self) {
+        self.state.appended.fetch_add(1, Ordering::AcqRel);
+        if self.state.sleepers.load(Ordering::Acquire) != 0 {
+            crate::sys::futex_wake(&self.state.appended, 1);
+        }
+    }
+
+    /// Tells processes that something was published, or that there is room.
+    pub fn notify_processes(&self) {
+        self.state.done.fetch_add(1, Ordering::AcqRel);
+        if self.state.waiters.load(Ordering::Acquire) != 0 {
+            crate::sys::futex_wake(&self.state.done, u32::MAX >> 1);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which names are not staged: patterns as of glob(7), and temporary files that raw system calls
+//! rename.
+
+/// Whether a file name fits a pattern: `*` any characters, `?` one, `[abc]`, `[a-z]`, `[!a]` one of
+/// a set, `\` the next character as it is. A leading dot is a character like others.
+#[must_use]
+pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (pattern, name);
+    // Where to go on after a mismatch: behind the last star, one more character taken by it.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        if let Some((b'*', rest)) = p.split_first() {
+            retry = Some((rest, n));
+            p = rest;
+            continue;
+        }
+        if let (Some((c, rest_of_name)), Some(rest)) = (n.split_first(), n.first().and_then(|&c| one(p, c))) {
+            let _ = c;
+            (p, n) = (rest, rest_of_name);
+            continue;
+        }
+        if p.is_empty() && n.is_empty() {
+            return true;
+        }
+        match retry {
+            Some((rest, [_, more @ ..])) => {
+                retry = Some((rest, more));
+                (p, n) = (rest, more);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// What follows the first element of a pattern, if a character fits that.
+fn one(pattern: &[u8], c: u8) -> Option<&[u8]> {
+    let (first, rest) = pattern.split_first()?;
+    match first {
+        b'?' => Some(rest),
+        b'\\' => match rest.split_first() {
+            Some((escaped, rest)) => (*escaped == c).then_some(rest),
+            None => (c == b'\\').then_some(rest),
+        },
+        b'[' => match set(rest, c) {
+            Some((fits, rest)) => fits.then_some(rest),
+            // Without its end it is a character.
+            None => (c == b'[').then_some(rest),
+        },
+        _ => (*first == c).then_some(rest),
+    }
+}
+
+/// Whether a set (behind its `[`) holds a character, and what follows it; `None` without an end.
+fn set(text: &[u8], c: u8) -> Option<(bool, &[u8])> {
+    let (negated, mut rest) = match text.split_first() {
+        Some((b'!' | b'^', rest)) => (true, rest),
+        _ => (false, text),
+    };
+    let mut found = false;
+    let mut is_first = true;
+    loop {
+        rest = match rest {
+            [b']', rest @ ..] if !is_first => return Some((found != negated, rest)),
+            [from, b'-', to, rest @ ..] if *to != b']' => {
+                found |= (*from..=*to).contains(&c);
+                rest
+            }
+            [single, rest @ ..] => {
+                found |= *single == c;
+                rest
+            }
+            [] => return None,
+        };
+        is_first = false;
+    }
+}
+
+/// Whether a file created with these flags looks like the temporary file of a library that renames
+/// it by a raw system call (Rust's `tempfile`, as in safetensors 0.8): `.tmp` and six characters,
+/// made exclusively, for its owner only.
+#[must_use]
+pub fn is_raw_temporary(name: &[u8], exclusive: bool, mode: u32) -> bool {
+    exclusive && mode & 0o777 == 0o600 && name.len() == 10 && name.starts_with(b".tmp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_as_those_of_the_shell() {
+        let yes: [(&[u8], &[u8]); 12] = [
+            (b"*.log", b"train.log"),
+            (b"*.log", b".log"),
+            (b"events.out.tfevents.*", b"events.out.tfevents.123.host"),
+            (b"*.db*", b"study.db-journal"),
+            (b"*a*b*c", b"xxaybzbc"),
+            (b"?.txt", b"1.txt"),
+            (b"[a-c]x", b"bx"),
+            (b"[!a-c]x", b"dx"),
+            (b"[]]", b"]"),
+            (b"\\*", b"*"),
+            (b"", b""),
+            (b"*", b""),
+        ];
+        for (pattern, name) in yes {
+            assert!(fits(pattern, name), "{pattern:?} {name:?}");
+        }
+        let no: [(&[u8], &[u8]); 8] = [
+            (b"*.log", b"train.logs"),
+            (b"*.log", b"log"),
+            (b"?", b""),
+            (b"[a-c]x", b"dx"),
+            (b"[!a-c]x", b"ax"),
+            (b"\\*", b"a"),
+            (b"", b"a"),
+            (b"*a*b", b"ab.c"),
+        ];
+        for (pattern, name) in no {
+            assert!(!fits(pattern, name), "{pattern:?} {name:?}");
+        }
+    }
+
+    #[test]
+    fn only_exclusive_private_temporaries_are_those_of_raw_calls() {
+        assert!(is_raw_temporary(b".tmpAbC123", true, 0o600));
+        assert!(!is_raw_temporary(b".tmpAbC123", false, 0o600));
+        assert!(!is_raw_temporary(b".tmpAbC123", true, 0o644));
+        assert!(!is_raw_temporary(b".tmpAbC12", true, 0o600));
+        assert!(!is_raw_temporary(b"xtmpAbC123", true, 0o600));
+    }
+}
