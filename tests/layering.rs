@@ -21,7 +21,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The crates: directory and name in paths.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "monarch-abi",
     "monarch-guest",
     "monarch-shim",
@@ -29,6 +29,7 @@ const CRATES: [&str; 11] = [
     "monarch-config",
     "monarch-storage",
     "monarch-cluster",
+    "monarch-outputs",
     "monarch-core",
     "policies",
     "slowfs",

@@ -42,6 +42,7 @@
 //! | [`index`], [`tier`], [`engine`], [`trace`], [`shm`] | storage: `monarch-storage` |
 //! | [`held_dir`], [`private_dir`], [`shown`], [`sys`] | directories, names in text for people, system calls: `monarch-storage` |
 //! | [`cluster`] | nodes that share copies and the index: `monarch-cluster` |
+//! | [`outputs`] | what jobs write: `monarch-outputs` |
 //! | [`config`], [`trusted`] | one YAML file, environment, flags; paths that no other user can lead elsewhere: `monarch-config` |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
 // the value.
@@ -59,6 +60,7 @@ pub mod tiering;
 pub use monarch_cluster as cluster;
 pub use monarch_config as config;
 pub use monarch_config::trusted;
+pub use monarch_outputs as outputs;
 pub use monarch_storage::{
     engine, held_dir, index, private_dir, sharing, shm, shown, sys, tier, token_bucket, trace, working_set,
 };
