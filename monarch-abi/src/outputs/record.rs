@@ -48,6 +48,9 @@ pub mod flag {
     pub const TRUNCATED: u16 = 4;
     /// The agent appended the record, not a process of the job.
     pub const BY_AGENT: u16 = 8;
+    /// [`Op::Attributes`](super::Op::Attributes): owner or group were changed, not only mode or
+    /// times.
+    pub const OWNER: u16 = 16;
 }
 
 /// The header of a record.
