@@ -14,9 +14,10 @@ use super::counter_groups::CounterGroup;
 pub use super::ending::End;
 use super::ending::{Ending, Jobs, received};
 use super::metrics_service::MetricsService;
+use super::outputs::Outputs;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
-use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
+use super::protocol::{ClusterView, OutputStatus, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::report::Reporter;
 use super::roots::{Attachment, Roots};
 use super::socket::{LINE_MAX, Line, Lines, bind, send};
@@ -56,6 +57,7 @@ pub struct Agent {
     config: Config,
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
+    outputs: Arc<Outputs>,
     stop: Arc<AtomicBool>,
     /// Whether its process is nothing but an agent.
     own_process: bool,
@@ -101,6 +103,7 @@ impl Agent {
             config: config.clone(),
             tiering: parts.tiering,
             roots: parts.roots,
+            outputs: parts.outputs,
             stop: parts.stop,
             own_process,
             jobs: Jobs::new(attached),
@@ -238,9 +241,13 @@ impl Agent {
     /// The reply to a request; `None` closes the connection.
     async fn answer(self: &Arc<Self>, line: Line, stranger: Option<Stranger>, job: &mut Option<Job>) -> Option<Reply> {
         let request = serde_json::from_slice::<Request>(&line.text);
-        if let (Some(why), false) =
-            (stranger, matches!(request, Ok(Request::Status | Request::Cluster { check: false }) | Err(_)))
-        {
+        if let (Some(why), false) = (
+            stranger,
+            matches!(
+                request,
+                Ok(Request::Status | Request::Outputs { .. } | Request::Cluster { check: false }) | Err(_)
+            ),
+        ) {
             tracing::warn!(%why, "a request was refused");
             return Some(Reply::Error { message: why.to_string() });
         }
@@ -292,6 +299,8 @@ impl Agent {
                     Err(e) => Reply::Error { message: e.to_string() },
                 }
             }
+            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status(&roots))).await,
+            Ok(Request::Flush { roots, open }) => self.outputs(move |outputs| outputs.flush(&roots, &open)).await,
             Ok(Request::Cluster { check }) => self.cluster(check).await,
             Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,
             Ok(Request::Stop) => {
@@ -333,6 +342,16 @@ impl Agent {
             }
             Err(message) => Reply::Error { message },
         })
+    }
+
+    /// Asks the output roots, away from the thread that serves the socket.
+    async fn outputs(&self, ask: impl FnOnce(&Outputs) -> io::Result<Vec<OutputStatus>> + Send + 'static) -> Reply {
+        let outputs = self.outputs.clone();
+        match tokio::task::spawn_blocking(move || ask(&outputs)).await {
+            Ok(Ok(outputs)) => Reply::Outputs { outputs },
+            Ok(Err(e)) => Reply::Error { message: e.to_string() },
+            Err(e) => Reply::Error { message: e.to_string() },
+        }
     }
 
     /// Asks the nodes that share copies for their accounts.

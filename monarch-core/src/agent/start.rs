@@ -123,7 +123,7 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if let Some(node) = &node {
         node.adopts(false);
     }
-    Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
+    Ok(Parts { dir, lock, ctl, tiering, roots, outputs: Arc::default(), node, stop })
 }
 
 /// Opens a tier and takes its lock.
