@@ -147,8 +147,7 @@ fn run(context: &CopyContext, shared: &Shared) {
     while !queue.is_stopping {
         let Some((request, is_large)) = take(context, &mut queue) else {
             queue.idle += 1;
-            let (back, waited) =
-                shared.changed.wait_timeout(queue, IDLE_TIME).unwrap_or_else(PoisonError::into_inner);
+            let (back, waited) = shared.changed.wait_timeout(queue, IDLE_TIME).unwrap_or_else(PoisonError::into_inner);
             queue = back;
             queue.idle -= 1;
             if waited.timed_out() && queue.waiting.is_empty() {

@@ -170,7 +170,10 @@ fn copy_leased(
             if let Some(part) = already_published(context, request, &st) {
                 return Ok(part);
             }
-            context.target.create(&path, attributes.mode).map_err(Failure::new("create the part file of", &request.target))?
+            context
+                .target
+                .create(&path, attributes.mode)
+                .map_err(Failure::new("create the part file of", &request.target))?
         }
         Err(errno) => return Err(Failure::new("open the part file of", &request.target)(errno).into()),
     };
@@ -247,7 +250,8 @@ fn copy_bytes(
         while at < end {
             give_way(context, data)?;
             let want = buffer.len().min(usize::try_from(end - at).unwrap_or(buffer.len()));
-            let got = rustix::io::retry_on_intr(|| rustix::io::pread(&data.fd, &mut buffer[..want], at)).map_err(read)?;
+            let got =
+                rustix::io::retry_on_intr(|| rustix::io::pread(&data.fd, &mut buffer[..want], at)).map_err(read)?;
             if got == 0 {
                 return Err(Stop::Refused);
             }

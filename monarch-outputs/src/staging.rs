@@ -137,8 +137,7 @@ fn private_dir(path: &Path) -> Result<OwnedFd, OutputsError> {
 /// [`OutputsError`].
 pub fn read_info(path: &Path) -> Result<RootInfo, OutputsError> {
     let file = path.join(ROOT);
-    let text =
-        std::fs::read(&file).map_err(|source| OutputsError::Io { what: "read", path: file.clone(), source })?;
+    let text = std::fs::read(&file).map_err(|source| OutputsError::Io { what: "read", path: file.clone(), source })?;
     serde_json::from_slice(&text).map_err(|_| OutputsError::Damaged { path: file, what: "no JSON of a root" })
 }
 
@@ -303,8 +302,7 @@ impl StagingDir {
         // A descriptor of its own: locks belong to open files.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = File::from(rustix::fs::openat(&self.dir, JOURNAL, flags, Mode::empty()).map_err(|e| fail()(e))?);
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
-            .map_err(|e| fail()(e))?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail()(e))?;
         Ok(JournalLock { file })
     }
 
@@ -345,9 +343,8 @@ impl StagingDir {
             // A file that its owner may not read: its mode is the application's.
             Err(Errno::ACCESS) => {
                 let mode = rustix::fs::statat(&self.data, &name[..], AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
-                let set = |mode| {
-                    rustix::fs::chmodat(&self.data, &name[..], Mode::from_raw_mode(mode), AtFlags::empty())
-                };
+                let set =
+                    |mode| rustix::fs::chmodat(&self.data, &name[..], Mode::from_raw_mode(mode), AtFlags::empty());
                 set(mode | 0o400)?;
                 let fd = rustix::fs::openat(&self.data, &name[..], flags, Mode::empty());
                 set(mode)?;
