@@ -50,7 +50,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     if entries.is_empty() && staging.journal_len() == 0 {
         log.begin_again(staging.dir(), 0, 1).map_err(OutputsError::io("write", &log_path))?;
     }
-    let begin = entries.first().filter(|entry| entry.kind() == Some(Kind::Begin)).copied().unwrap_or_default();
+    let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
     let (planner, end) = replay(&mut reader, limit, begin.seq, &entries).map_err(|source| OutputsError::Io {
@@ -91,9 +91,9 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
 fn replay(reader: &mut JournalReader, limit: u64, base: u64, entries: &[LogEntry]) -> std::io::Result<(Planner, End)> {
     let mut planner = Planner::after(base);
     planner.begin_replay();
-    let mut logged = entries.iter().filter(|entry| entry.kind() != Some(Kind::Begin)).peekable();
+    let mut logged = entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)).peekable();
     let apply = |planner: &mut Planner, entry: &LogEntry| {
-        planner.replay_done(entry.place(), entry.id, entry.kind() == Some(Kind::Skip));
+        planner.replay_done(entry.place(), entry.id, entry.checked_kind() == Some(Kind::Skip));
     };
     let end = reader.read(limit, |record| {
         while let Some(entry) = logged.next_if(|entry| entry.read < record.header.seq) {
@@ -115,7 +115,7 @@ fn rebuild_tree(
     files: &[Staged],
 ) -> Result<(), OutputsError> {
     let published: HashMap<u64, &LogEntry> =
-        entries.iter().filter(|e| e.kind() == Some(Kind::File)).map(|e| (e.id, e)).collect();
+        entries.iter().filter(|e| e.checked_kind() == Some(Kind::File)).map(|e| (e.id, e)).collect();
     let exists: HashSet<u64> = files.iter().map(|file| file.id).collect();
     // A link of a file that was published, but whose link the agent had no time to change.
     let clean = |link: &Link<'_>| match link {

@@ -46,7 +46,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 48, fields: 13, because facts, questions and the rules between them share all of its maps.
+/// Methods: 49, fields: 13, because facts, questions and the rules between them share all of its maps.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -388,6 +388,15 @@ impl Planner {
         file.copy = CopyState::Waiting;
         if let Some(place) = file.place {
             self.to_copy.insert(place);
+        }
+    }
+
+    /// The data of a staged file is gone: nothing can be published of it.
+    pub fn lost(&mut self, id: u64) {
+        if let Some(file) = self.files.get(&id) {
+            let note = Note::Lost(file.target());
+            self.notes.push(note);
+            self.cancel(id);
         }
     }
 

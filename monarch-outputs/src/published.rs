@@ -33,9 +33,12 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LogEntry {
-    magic: u32,
-    kind: u32,
-    sum: u64,
+    /// First bytes.
+    pub magic: u32,
+    /// A [`Kind`].
+    pub kind: u32,
+    /// XXH3-64 of the entry with zero in this field.
+    pub sum: u64,
     /// The last record that was read when the step was begun.
     pub read: u64,
     /// Place in the order: its record.
@@ -72,7 +75,7 @@ impl LogEntry {
 
     /// What it says; `None` when it is not whole.
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn checked_kind(&self) -> Option<Kind> {
         let plain = Self { sum: 0, ..*self };
         if self.magic != MAGIC || xxhash_rust::xxh3::xxh3_64(plain.as_bytes()) != self.sum {
             return None;
@@ -108,7 +111,7 @@ impl PublishedLog {
         let mut entries = Vec::new();
         for chunk in bytes.chunks_exact(LEN) {
             match LogEntry::read_from_bytes(chunk) {
-                Ok(entry) if entry.kind().is_some() => entries.push(entry),
+                Ok(entry) if entry.checked_kind().is_some() => entries.push(entry),
                 _ => break,
             }
         }
@@ -179,6 +182,6 @@ mod tests {
         assert_eq!(entries, [entry(1), entry(2), entry(4)]);
         log.begin_again(&fd, 77, 5).unwrap();
         let (_, entries) = PublishedLog::open(&fd).unwrap();
-        assert_eq!((entries.len(), entries[0].kind(), entries[0].seq), (1, Some(Kind::Begin), 77));
+        assert_eq!((entries.len(), entries[0].checked_kind(), entries[0].seq), (1, Some(Kind::Begin), 77));
     }
 }

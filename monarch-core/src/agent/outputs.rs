@@ -66,7 +66,9 @@ impl Outputs {
                 let spec = self.spec_of_left(at, tier, &info);
                 match self.drains.attach(&spec) {
                     Ok(_) => tracing::info!(root = %spec.root.display(), "what an earlier job has left is published"),
-                    Err(e) => tracing::warn!(staging = %left.path().display(), error = %e, "what an earlier job has left is not published"),
+                    Err(e) => {
+                        tracing::warn!(staging = %left.path().display(), error = %e, "what an earlier job has left is not published")
+                    }
                 }
             }
         }
@@ -170,7 +172,10 @@ impl Outputs {
             return Ok(slot);
         }
         let slot = self.ctl.ctl.outputs.get(known.len()).ok_or_else(|| {
-            io::Error::other(format!("an agent has at most {} output roots and aliases", monarch_abi::control::MAX_OUTPUTS))
+            io::Error::other(format!(
+                "an agent has at most {} output roots and aliases",
+                monarch_abi::control::MAX_OUTPUTS
+            ))
         })?;
         for (to, text) in [&slot.path, &slot.spelling, &slot.staging].into_iter().zip(texts) {
             shm::put_str(&self.dir, &self.ctl, to, text)?;

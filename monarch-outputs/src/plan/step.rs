@@ -130,6 +130,8 @@ pub struct Committed {
 pub enum Note {
     /// The writers of a file were killed; what they wrote is kept under this name.
     Killed(Vec<u8>),
+    /// The staged data of a file is gone.
+    Lost(Vec<u8>),
     /// A record names a staged file that the plan does not know.
     UnknownFile(u64),
 }
