@@ -145,7 +145,8 @@ impl Agent {
                 break end;
             }
             idle_since = match self.jobs.attached() {
-                0 => idle_since.or_else(|| Some(Instant::now())),
+                // (A system that ends a whole job gives no time for what is pending.)
+                0 if told_at.is_some() || !self.outputs.is_draining() => idle_since.or_else(|| Some(Instant::now())),
                 _ => None,
             };
             let linger =
@@ -417,7 +418,9 @@ impl Agent {
             return Err(message);
         }
         let work = move || {
-            let attached = self.roots.attach(&Arc::from(config), &spellings, again)?;
+            let config: Arc<Config> = Arc::from(config);
+            let attached = self.roots.attach(&config, &spellings, again)?;
+            self.outputs.attach(&config.outputs);
             self.roots.untracked().enter_writable(&writable, again);
             Ok(attached)
         };
@@ -442,6 +445,7 @@ impl Agent {
             self.tiering.compression.compressor.compress_rest(PACK_TIMEOUT);
         }
         // They hold the tiers' locks for as long as they run.
+        self.outputs.stop();
         self.roots.stop();
         self.tiering.stop();
         if end == End::Yield {
