@@ -113,7 +113,9 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
 /// # Errors
 /// Why the job cannot be served: [`without`] or [`refuse`] says so.
 pub(crate) fn serve(config: Config) -> Result<Service, String> {
-    Service::start(config).map_err(|e| say::chain(&e))
+    let service = Service::start(config).map_err(|e| say::chain(&e))?;
+    drain::warn_of_unstaged(&service);
+    Ok(service)
 }
 
 /// Says that a job is not started which is strict by this flag or setting; returns its exit code.

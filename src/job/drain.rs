@@ -35,6 +35,17 @@ pub(crate) struct JobOutputs {
     limit: Option<Duration>,
 }
 
+/// Warns of output roots that cannot be staged: the job writes to the PFS there.
+pub(super) fn warn_of_unstaged(service: &Service) {
+    let outputs = service.outputs();
+    let of_job =
+        service.before.outputs.iter().filter(|s| outputs.contains(&s.path) && s.staging.as_os_str().is_empty());
+    for s in of_job.filter(|_| speaks_for_node()) {
+        let why = s.held.as_deref().unwrap_or("no staging directory");
+        say::warn(format_args!("output root {}: {why}", s.path.shown()));
+    }
+}
+
 impl JobOutputs {
     /// Those of a configuration.
     pub(crate) fn of(config: &Config) -> Self {

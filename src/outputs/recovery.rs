@@ -1,10 +1,11 @@
 //! Publishes what an earlier job has left in a staging directory, without an agent.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use monarch_core::agent::protocol::OutputStatus;
+use monarch_core::outputs::recovery::{self, RecoverReport};
 use serde::Serialize;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What a recovery has done.
 #[derive(Debug, Serialize)]
@@ -27,8 +28,8 @@ pub(crate) struct Recovered {
 /// When the staging directory or its output root cannot be used.
 pub(crate) fn recover(
     left: &OutputStatus,
-    _progress: &mut dyn FnMut(&OutputStatus) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&OutputStatus) -> ControlFlow<()>,
 ) -> Result<Recovered> {
-    let (root, staging): (&Path, &Path) = (&left.path, &left.staging);
-    bail!("{} of {} is published by the next job with this output root", staging.display(), root.display());
+    let RecoverReport { root, published, bytes, parts_removed, rest, .. } = recovery::recover(&left.staging, progress)?;
+    Ok(Recovered { root, published, bytes, parts_removed, rest })
 }

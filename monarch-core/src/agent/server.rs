@@ -300,7 +300,7 @@ impl Agent {
                     Err(e) => Reply::Error { message: e.to_string() },
                 }
             }
-            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status(&roots))).await,
+            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status_now(&roots))).await,
             Ok(Request::Flush { roots, open }) => self.outputs(move |outputs| outputs.flush(&roots, &open)).await,
             Ok(Request::Cluster { check }) => self.cluster(check).await,
             Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,
