@@ -48,8 +48,8 @@ pub struct OutputStatus {
     /// below the root give it, too.
     #[serde(default)]
     pub is_refused: bool,
-    /// How long processes had the staged files open that were closed, all together, in milliseconds:
-    /// the time in which the job wrote them.
+    /// How long processes had the staged files open that were closed, all together, in
+    /// milliseconds: the time in which the job wrote them.
     #[serde(default)]
     pub open_ms: u64,
     /// How long it took to copy files to the PFS, in milliseconds: the time in which at least one

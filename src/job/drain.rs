@@ -1,7 +1,7 @@
 //! The end of a job that has written below output roots: waits until that is published.
 //!
-//! A signal during the wait leaves what is pending on the node: the journal of the staging directory
-//! has all of it, for the next job there or for `monarch recover`.
+//! A signal during the wait leaves what is pending on the node: the journal of the staging
+//! directory has all of it, for the next job there or for `monarch recover`.
 
 use super::accounting::speaks_for_node;
 use super::child;

@@ -194,8 +194,8 @@ impl Outputs {
         all.filter(|status| roots.is_empty() || roots.contains(&status.path)).collect()
     }
 
-    /// [`Outputs::status`] as it is at this moment: looks at the files that are open, which takes half
-    /// a second at most for each output root.
+    /// [`Outputs::status`] as it is at this moment: looks at the files that are open, which takes
+    /// half a second at most for each output root.
     #[must_use]
     pub fn status_now(&self, roots: &[PathBuf]) -> Vec<OutputStatus> {
         let known = self.status(roots).into_iter();

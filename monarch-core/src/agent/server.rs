@@ -50,6 +50,8 @@ const LAST_REPLY_TIME: Duration = Duration::from_millis(50);
 const PACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running agent.
+///
+/// Fields: 13, because they are the parts that live as long as it does.
 #[derive(Debug)]
 pub struct Agent {
     dir: Arc<HeldDir>,
