@@ -4,6 +4,8 @@
 //! The overlay of a staging directory has a link for each entry that is not published
 //! ([`monarch_abi::outputs`]), so neither the journal nor the PFS is read.
 
+use crate::held_dir::HeldDir;
+use crate::private_dir;
 use crate::snapshot::{OutputStatus, PendingEntry, PendingState};
 use monarch_abi::outputs::names::Link;
 use monarch_abi::outputs::{DATA, OUTPUTS, REMOVED_DIR, TREE};
@@ -14,6 +16,7 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The file of a staging directory that says which output root it belongs to.
@@ -61,6 +64,41 @@ pub fn read(tier: &Path) -> io::Result<Vec<OutputStatus>> {
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// [`read`] for a directory that a configuration names: what lies in the directory of this user there,
+/// whether or not it still holds copies.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_configured(configured: &Path) -> io::Result<Vec<OutputStatus>> {
+    // The path of the default tier is already that of the private directory.
+    let is_private = configured.file_name() == Some(private_dir::name("monarch", 0).as_ref());
+    let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
+    let base = match HeldDir::open(base) {
+        Ok(base) => Arc::new(base),
+        Err(e) => {
+            let e = io::Error::from(e);
+            return if e.kind() == io::ErrorKind::NotFound { Ok(Vec::new()) } else { Err(e) };
+        }
+    };
+    let tiers = (0..private_dir::MAX_NAMES).filter_map(|n| private_dir::existing(&base, "monarch", n));
+    let all: Vec<Vec<OutputStatus>> = tiers.map(|tier| read(tier.path())).collect::<io::Result<_>>()?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// Removes the staging directories of a tier in which nothing is pending. No agent drains them.
+///
+/// # Errors
+/// When one cannot be read or removed.
+pub fn remove_published(tier: &Path) -> io::Result<()> {
+    for left in read(tier)?.into_iter().filter(|left| !left.is_pending()) {
+        std::fs::remove_dir_all(&left.staging)?;
+    }
+    match std::fs::remove_dir(tier.join(OUTPUTS)) {
+        Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Err(e),
+        _ => Ok(()),
+    }
 }
 
 fn status(staging: PathBuf, root: &LeftRoot) -> io::Result<OutputStatus> {
@@ -148,7 +186,7 @@ mod tests {
     use monarch_abi::outputs::names::{Clean, Staged, WHITEOUT, clean_text, file_text};
     use std::ffi::OsStr;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A tier with a staging directory, and that directory.
     fn tier() -> (tempfile::TempDir, PathBuf) {
@@ -193,6 +231,35 @@ mod tests {
             ]
         );
         assert!(status.is_pending() && status.oldest_ms.is_some_and(|ms| ms < 60_000), "{status:?}");
+    }
+
+    #[test]
+    fn only_what_is_published_is_removed() {
+        let (tier, staging) = tier();
+        fs::write(staging.join("root"), r#"{"root":"/scratch/run"}"#).unwrap();
+        let done = tier.path().join("outputs/00");
+        fs::create_dir_all(done.join("tree")).unwrap();
+        fs::write(done.join("root"), r#"{"root":"/scratch/done"}"#).unwrap();
+        link(&staging.join("tree/old.pt"), WHITEOUT);
+        remove_published(tier.path()).unwrap();
+        assert!(staging.exists() && !done.exists());
+        fs::remove_file(staging.join("tree/old.pt")).unwrap();
+        remove_published(tier.path()).unwrap();
+        assert!(!tier.path().join("outputs").exists());
+        remove_published(tier.path()).unwrap();
+    }
+
+    #[test]
+    fn a_tier_that_holds_no_copies_any_more_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = dir.path().join(private_dir::name("monarch", 0));
+        fs::create_dir_all(tier.join("outputs/1/tree")).unwrap();
+        fs::write(tier.join("outputs/1/root"), r#"{"root":"/scratch/run"}"#).unwrap();
+        fs::set_permissions(&tier, fs::Permissions::from_mode(0o700)).unwrap();
+        for configured in [dir.path(), &tier] {
+            assert_eq!(read_configured(configured).unwrap().len(), 1, "{configured:?}");
+        }
+        assert!(read_configured(&dir.path().join("nowhere")).unwrap().is_empty());
     }
 
     #[test]

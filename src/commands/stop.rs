@@ -175,7 +175,9 @@ fn purge(dir: &Path) -> Result<Option<Purged>> {
                 std::thread::sleep(POLL_INTERVAL);
             }
             held => {
-                let (removed, failed) = held?.remove_all();
+                let tier_dir = held?;
+                left_outputs::remove_published(&path)?;
+                let (removed, failed) = tier_dir.remove_all();
                 return Ok(Some(Purged { path, copies: tier.sum(), removed, failed: failed.map_err(io::Error::from) }));
             }
         }

@@ -8,7 +8,6 @@ use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::config::Places;
 use monarch_core::left_outputs;
 use monarch_core::shown::ShowPath;
-use monarch_core::tier::TierView;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,11 +71,7 @@ fn tier_dirs(places: &Places) -> Vec<PathBuf> {
 pub(crate) fn left(dirs: &[PathBuf]) -> (Vec<OutputStatus>, bool) {
     let (mut all, mut is_complete) = (Vec::new(), true);
     for dir in dirs {
-        let read = TierView::open_configured(dir).and_then(|tier| match tier {
-            Some(tier) => left_outputs::read(tier.path()),
-            None => Ok(Vec::new()),
-        });
-        match read {
+        match left_outputs::read_configured(dir) {
             Ok(found) => all.extend(found),
             Err(e) => {
                 say::warn(format_args!("the staging directories in {} cannot be read: {e}", dir.shown()));

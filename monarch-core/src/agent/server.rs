@@ -26,6 +26,7 @@ use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist};
 use crate::held_dir::HeldDir;
+use crate::left_outputs;
 use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
@@ -458,6 +459,7 @@ impl Agent {
         if end == End::Quit {
             for (_, tier) in self.tiering.shared.cx.tiers.iter().enumerate().filter(|(at, _)| passing(*at)) {
                 // (What stays is found by the next agent.)
+                let _ = left_outputs::remove_published(&tier.path);
                 let _ = tier.remove_all();
             }
         }
