@@ -29,6 +29,7 @@ symbols! {
     execve execv execvp execvpe execveat posix_spawn posix_spawnp
     realpath __realpath_chk canonicalize_file_name
     dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl
+    statfs statfs64 statvfs statvfs64 pathconf
     fstatfs fstatfs64 fstatvfs fstatvfs64 fpathconf syncfs fsync fdatasync
     // metadata
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
