@@ -398,7 +398,10 @@ impl Drain {
 
     /// Removes what is not needed, tells the processes, and begins an idle journal again.
     fn clean_up(&mut self) -> bool {
-        self.planner.take_created().into_iter().for_each(|staged| self.room.created(staged));
+        for created in self.planner.take_created() {
+            self.room.replaced(&created.name);
+            self.room.created(created.staged);
+        }
         for staged in self.publisher.drop_files(&mut self.planner) {
             self.forget_trouble(staged.id);
             self.room.removed(staged.id);

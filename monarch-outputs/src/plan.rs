@@ -22,7 +22,7 @@ mod step;
 mod tests;
 
 pub use file::{CopyState, FOUND, Place, PlannedFile, join, parent};
-pub use step::{Action, Claim, Committed, CopyRequest, Dropped, FileStep, Guard, Note, Step};
+pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Guard, Note, Step};
 
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
@@ -56,7 +56,7 @@ pub struct Planner {
     open: BTreeSet<u64>,
     to_copy: BTreeSet<Place>,
     vacating: BTreeSet<u64>,
-    created: Vec<Staged>,
+    created: Vec<Created>,
     dropped: Vec<Dropped>,
     notes: Vec<Note>,
     last_seq: u64,
@@ -136,7 +136,7 @@ impl Planner {
             owner_changed: false,
         };
         self.files.insert(head.id, file);
-        self.created.push(staged);
+        self.created.push(Created { staged, name: record.a.to_vec() });
     }
 
     fn closed(&mut self, id: u64, seq: u64, pid: u32, time_ns: u64) {
@@ -678,7 +678,7 @@ impl Planner {
     }
 
     /// Takes the files that were created since the last call.
-    pub fn take_created(&mut self) -> Vec<Staged> {
+    pub fn take_created(&mut self) -> Vec<Created> {
         std::mem::take(&mut self.created)
     }
 

@@ -90,6 +90,15 @@ pub struct CopyRequest {
     pub owner_changed: bool,
 }
 
+/// A staged file that was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The staged file.
+    pub staged: Staged,
+    /// The name under which it was created.
+    pub name: Vec<u8>,
+}
+
 /// A staged file that is not needed any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
