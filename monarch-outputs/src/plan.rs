@@ -17,12 +17,14 @@
 mod file;
 #[cfg(test)]
 mod model;
+mod place;
 mod step;
 #[cfg(test)]
 mod tests;
 
-pub use file::{CopyState, FOUND, Place, PlannedFile, join, parent};
-pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Guard, Note, Step};
+pub use file::{CopyState, LeftName, PlannedFile, join, parent};
+pub use place::{FOUND, Guard, Place};
+pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
 
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
@@ -55,7 +57,7 @@ pub struct Planner {
     claims: HashMap<Vec<u8>, BTreeMap<ClaimKey, Claim>>,
     open: BTreeSet<u64>,
     to_copy: BTreeSet<Place>,
-    vacating: BTreeSet<u64>,
+    leaving: BTreeSet<u64>,
     created: Vec<Created>,
     dropped: Vec<Dropped>,
     notes: Vec<Note>,
@@ -120,7 +122,7 @@ impl Planner {
             staged,
             name: record.a.to_vec(),
             former: Vec::new(),
-            vacates: Vec::new(),
+            left: Vec::new(),
             bound: seq,
             place: None,
             open_until: seq,
@@ -158,18 +160,21 @@ impl Planner {
             return;
         };
         let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
-        let leaves = head.flags & flag::PUBLISHED != 0 || file.replaces || self.has_claim_below(&old, (bound, 0));
+        let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
+        let guard = if was_on_pfs || self.has_claim_below(&old, (bound, 0)) {
+            Guard::Any
+        } else if self.is_replaying {
+            Guard::File(staged)
+        } else {
+            Guard::Nothing
+        };
         self.unclaim(&old, (bound, 0));
         self.cover(record.b);
         self.claim(record.b, (seq, 0), Claim::File(staged));
-        if leaves {
-            self.claim(&old, (seq, 1), Claim::Absent);
-            self.vacating.insert(head.id);
-        }
+        self.claim(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
+        self.leaving.insert(head.id);
         let Some(file) = self.files.get_mut(&head.id) else { return };
-        if leaves {
-            file.vacates.push((seq, old.clone()));
-        }
+        file.left.push(LeftName { seq, name: old.clone(), guard });
         file.former.push(old);
         file.name = record.b.to_vec();
         file.bound = seq;
@@ -189,7 +194,7 @@ impl Planner {
             (Some((_, Claim::File(file))), 0) => file.id,
             (_, id) => id,
         };
-        let mut vacates = Vec::new();
+        let mut left = Vec::new();
         if let Some(file) = self.files.get(&id) {
             let below = self.has_claim_below(&file.name, (file.bound, 0));
             if file.in_flight || file.was_published || file.replaces || below {
@@ -197,7 +202,7 @@ impl Planner {
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::File(file.staged)));
             }
-            vacates.clone_from(&file.vacates);
+            left.clone_from(&file.left);
             self.cancel(id);
         } else if id != 0 {
             // It was published: the name is on the PFS.
@@ -218,8 +223,14 @@ impl Planner {
         if let Some(guard) = guard {
             self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard, head.time_ns);
         }
-        for (sub, (_, name)) in (1..FOUND).zip(vacates) {
-            self.enqueue_unlink(Place { seq, sub }, &name, Guard::Any, head.time_ns);
+        self.unlink_left(seq, left, head.time_ns);
+    }
+
+    /// Removes the names that a cancelled file has left behind.
+    fn unlink_left(&mut self, seq: u64, left: Vec<LeftName>, time_ns: u64) {
+        for LeftName { name, guard, .. } in left {
+            let place = self.free_place(seq, 1);
+            self.enqueue_unlink(place, &name, guard, time_ns);
         }
     }
 
@@ -253,7 +264,8 @@ impl Planner {
     }
 
     fn has_claim_below(&self, name: &[u8], key: ClaimKey) -> bool {
-        self.claims.get(name).is_some_and(|claims| claims.range(..key).next().is_some())
+        let is_on_pfs = |claim: &Claim| *claim != Claim::Left;
+        self.claims.get(name).is_some_and(|claims| claims.range(..key).any(|(_, claim)| is_on_pfs(claim)))
     }
 
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
@@ -262,13 +274,10 @@ impl Planner {
         let top = self.claims.get(name).and_then(|claims| claims.last_key_value());
         let Some((_, Claim::File(file))) = top else { return };
         let id = file.id;
-        let vacates = self.files.get(&id).map(|file| file.vacates.clone()).unwrap_or_default();
         if self.open.contains(&id) {
+            let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
             self.cancel(id);
-            for (_, name) in vacates {
-                let place = self.free_place(self.last_seq, FOUND / 2);
-                self.enqueue_unlink(place, &name, Guard::Any, 0);
-            }
+            self.unlink_left(self.last_seq, left, 0);
         }
     }
 
@@ -325,11 +334,11 @@ impl Planner {
     fn cancel(&mut self, id: u64) {
         self.clear_place(id);
         self.open.remove(&id);
-        self.vacating.remove(&id);
+        self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return };
         self.unclaim(&file.name, (file.bound, 0));
-        for (seq, name) in &file.vacates {
-            self.unclaim(name, (*seq, 1));
+        for left in &file.left {
+            self.unclaim(&left.name, (left.seq, 1));
         }
         let part_dir = file.part_dir().to_vec();
         self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
@@ -455,7 +464,7 @@ impl Planner {
             Action::Skip(staged) => self.cancel(staged.id),
             Action::Symlink(path, _) => {
                 self.unclaim(path, key);
-                self.drop_vacates(path, step.place.seq);
+                self.replaced(path, step.place.seq);
             }
             Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
         }
@@ -465,53 +474,40 @@ impl Planner {
 
     /// Removes a published file from the plan; names whose claims went with it.
     fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
-        self.vacating.remove(&id);
+        self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return Vec::new() };
         self.unclaim(&file.name, (file.bound, 0));
-        for (seq, name) in &file.vacates {
-            self.unclaim(name, (*seq, 1));
+        for left in &file.left {
+            self.unclaim(&left.name, (left.seq, 1));
         }
-        vec![file.name]
+        file.left.into_iter().map(|left| left.name).chain([file.name]).collect()
     }
 
     /// The names that a publication has removed and replaced are not to be removed again.
     fn vacated(&mut self, published: &FileStep) {
         let id = published.staged.id;
-        let mut gone = Vec::new();
-        if let Some(file) = self.files.get_mut(&id) {
-            let bound = file.bound;
-            file.vacates.retain(|(seq, name)| {
-                let is_done = published.vacates.contains(name);
-                if is_done {
-                    gone.push((*seq, name.clone()));
-                }
-                !is_done
-            });
-            if file.name == published.target {
-                self.drop_vacates(&published.target, bound);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        for left in &mut file.left {
+            if published.vacates.iter().any(|vacate| vacate.name == left.name) {
+                left.guard = Guard::Nothing;
             }
         }
-        for (seq, name) in gone {
-            self.unclaim(&name, (seq, 1));
+        if file.name == published.target {
+            let bound = file.bound;
+            self.replaced(&published.target, bound);
         }
     }
 
     /// Another thing, which got the name by record `bound`, is published under it: what earlier
     /// records left there is gone.
-    fn drop_vacates(&mut self, name: &[u8], bound: u64) {
-        let mut gone = Vec::new();
-        for id in &self.vacating {
+    fn replaced(&mut self, name: &[u8], bound: u64) {
+        for id in &self.leaving {
             let Some(file) = self.files.get_mut(id) else { continue };
-            file.vacates.retain(|(seq, vacated)| {
-                let is_gone = vacated == name && *seq < bound;
-                if is_gone {
-                    gone.push(*seq);
+            for left in &mut file.left {
+                if left.name == name && left.seq < bound {
+                    left.guard = Guard::Nothing;
                 }
-                !is_gone
-            });
-        }
-        for seq in gone {
-            self.unclaim(name, (seq, 1));
+            }
         }
     }
 
@@ -567,7 +563,7 @@ impl Planner {
         let Some(Entry::File(id)) = self.queue.get(&place) else { return None };
         let target = self.files.get(id)?.target();
         // What the file would leave behind has to be removed at its place.
-        if !self.files.get(id)?.vacates.is_empty() {
+        if self.files.get(id)?.left.iter().any(|left| left.guard != Guard::Nothing) {
             return None;
         }
         let mut replaced = None;
@@ -609,14 +605,25 @@ impl Planner {
         Some(Step { place, read: self.last_seq, action })
     }
 
+    /// Names to remove after the publication of a file.
+    fn vacates(file: &PlannedFile) -> Vec<Vacate> {
+        let mut vacates: Vec<Vacate> = Vec::new();
+        for LeftName { name, guard, .. } in &file.left {
+            if *guard != Guard::Nothing && *name != file.name && vacates.iter().all(|vacate| vacate.name != *name) {
+                vacates.push(Vacate { name: name.clone(), guard: guard.clone() });
+            }
+        }
+        vacates
+    }
+
     fn file_step(&self, file: &PlannedFile) -> FileStep {
         FileStep {
             staged: file.staged,
             target: file.target(),
             part_dir: file.part_dir().to_vec(),
             former: file.former.iter().rev().cloned().collect(),
-            vacates: file.vacates.iter().map(|(_, name)| name.clone()).filter(|name| *name != file.name).collect(),
-            hide: self.overlay(&file.name) == Some(&Claim::Absent),
+            vacates: Self::vacates(file),
+            hide: matches!(self.overlay(&file.name), Some(Claim::Absent | Claim::Left)),
             owner_changed: file.owner_changed,
             partial: file.partial,
         }

@@ -63,7 +63,8 @@ impl Bench {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             out.push(match &step.action {
                 Action::Publish(file) => {
-                    let vacates: Vec<String> = file.vacates.iter().map(|name| format!(" -{}", text(name))).collect();
+                    let vacates: Vec<String> =
+                        file.vacates.iter().map(|vacate| format!(" -{}", text(&vacate.name))).collect();
                     format!("{}={}{}", text(&file.target), file.staged.id, vacates.concat())
                 }
                 Action::Skip(staged) => format!("skip {}", staged.id),
@@ -269,7 +270,7 @@ fn records_during_a_publication_are_followed() {
         assert_eq!(committed.file, None, "none is done with: {step:?}");
     }
     assert_eq!(bench.planner.file(1).unwrap().former, [b"f1".to_vec()]);
-    assert_eq!(bench.run(), ["g=1", "-f2", "f4=4"]);
+    assert_eq!(bench.run(), ["g=1 -f1", "-f2", "f4=4"]);
     bench.close(3);
     assert_eq!(bench.run(), ["f3=3"]);
 }

@@ -103,12 +103,7 @@ impl World {
     }
 }
 
-fn start(
-    dir: &Path,
-    faults: &Arc<Faults>,
-    ledger: &Arc<Ledger>,
-    options: OutputsOptions,
-) -> (Outputs, AttachedRoot) {
+fn start(dir: &Path, faults: &Arc<Faults>, ledger: &Arc<Ledger>, options: OutputsOptions) -> (Outputs, AttachedRoot) {
     let ledger = ledger.clone();
     let reserve = Arc::new(move |bytes| ledger.reserve_bytes(bytes));
     let spec = OutputRootSpec {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// A process of the job.
-pub struct Shim {
+pub(crate) struct Shim {
     root: PathBuf,
     staging: PathBuf,
     dir: OwnedFd,
@@ -24,15 +24,15 @@ pub struct Shim {
     map: StateMap<'static>,
     instance: u64,
     /// The process that records name.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// Open counts of staged files, and the name of the last one closed.
     open: RefCell<HashMap<u64, u32>>,
 }
 
 /// A staged file that is open for writing.
-pub struct Handle {
-    pub file: File,
-    pub staged: Staged,
+pub(crate) struct Handle {
+    pub(crate) file: File,
+    pub(crate) staged: Staged,
 }
 
 fn dir(path: &Path) -> OwnedFd {
@@ -40,7 +40,7 @@ fn dir(path: &Path) -> OwnedFd {
 }
 
 impl Shim {
-    pub fn new(root: &Path, staging: &Path) -> Self {
+    pub(crate) fn new(root: &Path, staging: &Path) -> Self {
         let state = File::options().read(true).write(true).open(staging.join(STATE)).unwrap();
         let map = StateMap::open(monarch_outputs::sys::map_forever(&state, LEN).unwrap()).unwrap();
         Self {
@@ -55,7 +55,7 @@ impl Shim {
         }
     }
 
-    pub fn state(&self) -> &monarch_abi::outputs::state::State {
+    pub(crate) fn state(&self) -> &monarch_abi::outputs::state::State {
         self.map.state
     }
 
@@ -74,14 +74,8 @@ impl Shim {
     fn append(&self, journal: &File, op: Op, id: u64, flags: u16, a: &[u8], b: &[u8]) -> u64 {
         let state = self.map.state;
         let (tail, seq) = (state.tail.load(Ordering::Acquire), state.seq.load(Ordering::Acquire) + 1);
-        let header = Header {
-            seq,
-            id,
-            flags,
-            pid: self.pid,
-            time_ns: monarch_outputs::backlog::now_ns(),
-            ..Header::default()
-        };
+        let header =
+            Header { seq, id, flags, pid: self.pid, time_ns: monarch_outputs::backlog::now_ns(), ..Header::default() };
         let mut out = [0; MAX_BYTES];
         let bytes = record::write(&mut out, header, op, a, b).unwrap();
         journal.write_all_at(bytes, tail).unwrap();
@@ -90,11 +84,11 @@ impl Shim {
         seq
     }
 
-    pub fn link(&self, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn link(&self, name: &str) -> Option<Vec<u8>> {
         self.tree().read(name.as_bytes()).unwrap()
     }
 
-    pub fn staged(&self, name: &str) -> Option<Staged> {
+    pub(crate) fn staged(&self, name: &str) -> Option<Staged> {
         match self.link(name).as_deref().and_then(Link::parse) {
             Some(Link::File(staged)) => Some(staged),
             _ => None,
@@ -105,16 +99,16 @@ impl Shim {
         self.root.join(name).symlink_metadata().is_ok()
     }
 
-    pub fn data(&self, staged: &Staged) -> PathBuf {
+    pub(crate) fn data(&self, staged: &Staged) -> PathBuf {
         self.staging.join(DATA).join(std::str::from_utf8(&staged.name()).unwrap())
     }
 
     /// open(O_WRONLY | O_CREAT | O_TRUNC).
-    pub fn create(&self, name: &str) -> Handle {
+    pub(crate) fn create(&self, name: &str) -> Handle {
         self.create_mode(name, 0o644)
     }
 
-    pub fn create_mode(&self, name: &str, mode: u32) -> Handle {
+    pub(crate) fn create_mode(&self, name: &str, mode: u32) -> Handle {
         if let Some(staged) = self.staged(name)
             && self.open.borrow().get(&staged.id).is_some_and(|n| *n > 0)
         {
@@ -139,7 +133,7 @@ impl Shim {
     }
 
     /// An open of a pending name for writing.
-    pub fn reopen(&self, name: &str, truncates: bool) -> Handle {
+    pub(crate) fn reopen(&self, name: &str, truncates: bool) -> Handle {
         let staged = self.staged(name).expect("a pending name");
         let file = File::options().read(true).write(true).truncate(truncates).open(self.data(&staged)).unwrap();
         let flags = if truncates { flag::TRUNCATED } else { 0 };
@@ -150,20 +144,20 @@ impl Shim {
         Handle { file, staged }
     }
 
-    pub fn close(&self, handle: Handle) {
+    pub(crate) fn close(&self, handle: Handle) {
         let id = handle.staged.id;
         drop(handle.file);
         self.record_close(id);
     }
 
-    pub fn record_close(&self, id: u64) {
+    pub(crate) fn record_close(&self, id: u64) {
         if let Some(n) = self.open.borrow_mut().get_mut(&id) {
             *n = n.saturating_sub(1);
         }
         self.locked(|journal| self.append(journal, Op::Close, id, 0, b"", b""));
     }
 
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Staged {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Staged {
         let mut handle = self.create(name);
         handle.file.write_all(bytes).unwrap();
         let staged = handle.staged;
@@ -172,16 +166,14 @@ impl Shim {
     }
 
     /// rename(2) of a pending file; otherwise after a barrier.
-    pub fn rename(&self, from: &str, to: &str) {
+    pub(crate) fn rename(&self, from: &str, to: &str) {
         let done = self.locked(|journal| {
             let Some(staged) = self.staged(from) else { return false };
             let flags = if self.on_pfs(from) { flag::PUBLISHED } else { 0 };
             self.append(journal, Op::Rename, staged.id, flags, from.as_bytes(), to.as_bytes());
             self.tree().set(to.as_bytes(), &file_text(&staged)).unwrap();
-            match flags {
-                0 => self.tree().remove(from.as_bytes()).unwrap(),
-                _ => self.tree().set(from.as_bytes(), WHITEOUT).unwrap(),
-            }
+            // Always: the agent may be publishing the file under the old name just now.
+            self.tree().set(from.as_bytes(), WHITEOUT).unwrap();
             true
         });
         if !done {
@@ -190,7 +182,7 @@ impl Shim {
         }
     }
 
-    pub fn unlink(&self, name: &str) {
+    pub(crate) fn unlink(&self, name: &str) {
         let plain = self.locked(|journal| {
             let link = self.link(name);
             let published = self.on_pfs(name);
@@ -220,28 +212,28 @@ impl Shim {
         }
     }
 
-    pub fn symlink(&self, name: &str, target: &str) {
+    pub(crate) fn symlink(&self, name: &str, target: &str) {
         self.locked(|journal| {
             self.append(journal, Op::Symlink, 0, 0, name.as_bytes(), target.as_bytes());
             self.tree().set(name.as_bytes(), &[b"L", target.as_bytes()].concat()).unwrap();
         });
     }
 
-    pub fn rmdir(&self, name: &str) {
+    pub(crate) fn rmdir(&self, name: &str) {
         self.locked(|journal| {
             self.append(journal, Op::Rmdir, 0, 0, name.as_bytes(), b"");
             self.tree().set(format!("{name}/{REMOVED_DIR}").as_bytes(), WHITEOUT).unwrap();
         });
     }
 
-    pub fn chmod(&self, name: &str, mode: u32) {
+    pub(crate) fn chmod(&self, name: &str, mode: u32) {
         let staged = self.staged(name).expect("a pending name");
         std::fs::set_permissions(self.data(&staged), PermissionsExt::from_mode(mode | STAGED_MODE)).unwrap();
         self.locked(|journal| self.append(journal, Op::Attributes, staged.id, 0, name.as_bytes(), b""));
     }
 
     /// Waits until everything up to now is published.
-    pub fn barrier(&self) {
+    pub(crate) fn barrier(&self) {
         let seq = self.state().seq.load(Ordering::Acquire);
         let began = std::time::Instant::now();
         while self.state().published.load(Ordering::Acquire) < seq {
