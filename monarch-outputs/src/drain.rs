@@ -291,7 +291,7 @@ impl Drain {
         let is_first = retry.errno != Some(failure.errno);
         retry.generation = generation;
         retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.next());
+        retry.due = Some(Instant::now() + retry.backoff.pause());
         let text = sentence(failure);
         if is_first {
             tracing::warn!("output below {}: {text}", self.staging.info().root);
@@ -392,7 +392,7 @@ impl Drain {
             tracing::warn!("outputs below {}: {text}", self.staging.info().root);
         }
         retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.next());
+        retry.due = Some(Instant::now() + retry.backoff.pause());
         self.troubles.publish_text = Some(text);
     }
 
@@ -422,8 +422,8 @@ impl Drain {
     }
 
     fn held_errno(&self) -> u32 {
-        let errors = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.errno);
-        let held = errors.filter(|errno| remedy(*errno) == Remedy::Hold).next();
+        let mut errors = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.errno);
+        let held = errors.find(|errno| remedy(*errno) == Remedy::Hold);
         held.map_or(0, |errno| errno.raw_os_error().unsigned_abs())
     }
 

@@ -130,6 +130,7 @@ impl Planner {
             copy: CopyState::Waiting,
             replaces: head.flags & flag::PUBLISHED != 0,
             partial: false,
+            is_covered: false,
             in_flight: false,
             was_published: false,
             openers: vec![head.pid],
@@ -145,6 +146,9 @@ impl Planner {
         let Some(file) = self.files.get_mut(&id) else { return };
         if let Some(at) = file.openers.iter().position(|&p| p == pid) {
             file.openers.swap_remove(at);
+        }
+        if file.is_covered {
+            return;
         }
         file.closed_ns = time_ns;
         self.set_place(id, Place { seq, sub: 0 });
@@ -217,25 +221,29 @@ impl Planner {
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::Symlink(target)));
             }
+            // The shim leaves a whiteout: the agent may have been making the link just then.
+            guard = guard.or(Some(Guard::Nothing));
         } else if top.is_some() {
             guard = Some(Guard::Any);
         }
         if let Some(guard) = guard {
             self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard, head.time_ns);
         }
-        self.unlink_left(seq, left, head.time_ns);
+        self.unlink_left(left, head.time_ns);
     }
 
-    /// Removes the names that a cancelled file has left behind.
-    fn unlink_left(&mut self, seq: u64, left: Vec<LeftName>, time_ns: u64) {
-        for LeftName { name, guard, .. } in left {
+    /// Removes the names that a cancelled file has left behind, in the places of its renames: what
+    /// has got them since stays.
+    fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) {
+        for LeftName { seq, name, guard } in left {
             let place = self.free_place(seq, 1);
             self.enqueue_unlink(place, &name, guard, time_ns);
         }
     }
 
     fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
-        self.claim(path, (place.seq, place.sub), Claim::Absent);
+        let claim = if guard == Guard::Nothing { Claim::Left } else { Claim::Absent };
+        self.claim(path, (place.seq, place.sub), claim);
         self.queue.insert(place, Entry::Unlink(path.to_vec(), guard, time_ns));
     }
 
@@ -275,10 +283,17 @@ impl Planner {
         let Some((_, Claim::File(file))) = top else { return };
         let id = file.id;
         if self.open.contains(&id) {
-            let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
-            self.cancel(id);
-            self.unlink_left(self.last_seq, left, 0);
+            self.lose(id);
+        } else if let Some(file) = self.files.get_mut(&id) {
+            file.is_covered = true;
         }
+    }
+
+    /// Cancels a file; what it has left behind is removed.
+    fn lose(&mut self, id: u64) {
+        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        self.cancel(id);
+        self.unlink_left(left, 0);
     }
 
     /// The overlay's entry of a name.
@@ -323,6 +338,9 @@ impl Planner {
 
     /// The file is open: it has no place.
     fn reopen(&mut self, id: u64, open_until: u64) {
+        if self.files.get(&id).is_some_and(|file| file.is_covered && !file.in_flight) {
+            return self.lose(id);
+        }
         self.clear_place(id);
         self.open.insert(id);
         if let Some(file) = self.files.get_mut(&id) {
@@ -361,7 +379,8 @@ impl Planner {
         file.closed_ns = now_ns;
         file.openers.clear();
         file.partial = is_killed && file.replaces;
-        let after = file.open_until;
+        // It has its name only since its rename.
+        let after = file.open_until.max(file.bound);
         if is_killed {
             let note = Note::Killed(file.target());
             self.notes.push(note);
@@ -403,9 +422,12 @@ impl Planner {
     /// The data of a staged file is gone: nothing can be published of it.
     pub fn lost(&mut self, id: u64) {
         if let Some(file) = self.files.get(&id) {
-            let note = Note::Lost(file.target());
-            self.notes.push(note);
-            self.cancel(id);
+            let (name, bound) = (file.name.clone(), file.bound);
+            self.notes.push(Note::Lost(file.target()));
+            self.lose(id);
+            // For the link of the overlay.
+            let place = self.free_place(bound, 1);
+            self.enqueue_unlink(place, &name, Guard::Nothing, 0);
         }
     }
 
@@ -413,6 +435,14 @@ impl Planner {
     pub fn begin(&mut self, step: &Step) {
         let Some(entry) = self.queue.remove(&step.place) else { return };
         self.to_copy.remove(&step.place);
+        match &step.action {
+            Action::Publish(file) => {
+                let bound = self.files.get(&file.staged.id).map(|planned| planned.bound);
+                self.replaced(&file.target, bound.unwrap_or(0));
+            }
+            Action::Symlink(path, _) => self.replaced(path, step.place.seq),
+            _ => {}
+        }
         if let Entry::File(id) = &entry
             && let Some(file) = self.files.get_mut(id)
         {
@@ -461,12 +491,12 @@ impl Planner {
                 names.extend(self.forget(id));
                 return Committed { names, file: Some(published.staged), visible };
             }
-            Action::Skip(staged) => self.cancel(staged.id),
-            Action::Symlink(path, _) => {
-                self.unclaim(path, key);
-                self.replaced(path, step.place.seq);
+            Action::Skip(staged) => {
+                let left = self.files.get(&staged.id).map(|file| file.left.clone()).unwrap_or_default();
+                names.extend(left.into_iter().map(|left| left.name));
+                self.cancel(staged.id);
             }
-            Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
+            Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
         }
         drop(entry);
         Committed { names, file: None, visible: false }
@@ -491,10 +521,6 @@ impl Planner {
             if published.vacates.iter().any(|vacate| vacate.name == left.name) {
                 left.guard = Guard::Nothing;
             }
-        }
-        if file.name == published.target {
-            let bound = file.bound;
-            self.replaced(&published.target, bound);
         }
     }
 

@@ -52,6 +52,9 @@ pub struct PlannedFile {
     pub replaces: bool,
     /// Whether its writers were killed, so that it is kept beside the file that it would replace.
     pub partial: bool,
+    /// Whether another thing has got its name: it keeps its place, or is lost when it turns out to
+    /// be open.
+    pub is_covered: bool,
     /// Whether a publication of it was begun and is not committed.
     pub in_flight: bool,
     /// Whether a publication of it was done before it was opened or renamed again.
