@@ -48,7 +48,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 49, fields: 13, because facts, questions and the rules between them share all of its maps.
+/// Methods: 49, fields: 15, because facts, questions and the rules between them share all of its maps.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -64,6 +64,8 @@ pub struct Planner {
     last_seq: u64,
     max_id: u64,
     is_replaying: bool,
+    /// Claims of steps that were logged: they count until the old journal is read.
+    replayed: Vec<(Vec<u8>, ClaimKey)>,
 }
 
 impl Planner {
@@ -754,6 +756,9 @@ impl Planner {
         } else if self.files.contains_key(&id) {
             self.clear_place(id);
             self.open.remove(&id);
+            if let Some((name, bound)) = self.files.get(&id).map(|file| (file.name.clone(), file.bound)) {
+                self.replaced(&name, bound);
+            }
             if let Some(file) = self.files.get_mut(&id) {
                 file.in_flight = true;
                 file.was_published = true;
@@ -768,14 +773,19 @@ impl Planner {
             Some(Entry::Unlink(path, ..) | Entry::Rmdir(path, _) | Entry::Symlink(path, ..)) => path.clone(),
             _ => return,
         };
-        self.queue.remove(&place);
-        self.unclaim(&path, key);
+        if let Some(Entry::Symlink(..)) = self.queue.remove(&place) {
+            self.replaced(&path, place.seq);
+        }
+        self.replayed.push((path, key));
     }
 
     /// Ends the old journal: files that were published and not touched since are done with. Their
     /// numbers.
     pub fn end_replay(&mut self) -> Vec<u64> {
         self.is_replaying = false;
+        for (path, key) in std::mem::take(&mut self.replayed) {
+            self.unclaim(&path, key);
+        }
         let mut done = Vec::new();
         let ids: Vec<u64> = self.files.keys().copied().collect();
         for id in ids {

@@ -553,7 +553,7 @@ impl World {
 
     fn drain(&mut self) {
         while !self.handles.is_empty() {
-            self.close(0, self.handles.len() % 3 != 0);
+            self.close(0, !self.handles.len().is_multiple_of(3));
         }
         for _ in 0..1000 {
             self.read(usize::MAX);
