@@ -596,3 +596,21 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
     errno::set_errno(saved);
     dir
 }
+
+/// The path of the staged file of a pending name.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, follow);
+    errno::set_errno(saved);
+    match found {
+        Ok(lookup::Found::Entry(tree::Entry::File(file))) => place.root.data(&file.name()),
+        _ => None,
+    }
+}

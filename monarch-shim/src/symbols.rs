@@ -37,7 +37,7 @@ symbols! {
     access faccessat euidaccess eaccess
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
-    getxattr listxattr fgetxattr flistxattr
+    getxattr listxattr lgetxattr llistxattr fgetxattr flistxattr
     readlink readlinkat __readlink_chk __readlinkat_chk
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat

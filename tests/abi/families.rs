@@ -159,8 +159,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("fallocate64", WRITTEN),
     ("posix_fallocate", WRITTEN),
     ("posix_fallocate64", WRITTEN),
-    ("lgetxattr", KERNEL),
-    ("llistxattr", KERNEL),
     ("mktemp", NAME_ONLY),
     ("tmpnam", NAME_ONLY),
     ("tmpnam_r", NAME_ONLY),

@@ -348,7 +348,11 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if matches!(replaced, Entry::RemovedDir) {
         return Ok(false);
     }
-    if there.is_some_and(|st| is_dir(&st)) && !matches!(replaced, Entry::Removed) {
+    // (Looked at again: the agent may just have removed the directory that was there.)
+    if there.is_some_and(|st| is_dir(&st))
+        && !matches!(replaced, Entry::Removed)
+        && on_pfs(to).is_ok_and(|st| is_dir(&st))
+    {
         return Err(libc::EISDIR);
     }
     if from.rel() == to.rel() {
