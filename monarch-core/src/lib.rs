@@ -19,6 +19,7 @@
 //!     roots: vec![root.clone()],                         // such as /scratch/imagenet
 //!     tiers: vec![format!("{}:64MiB", tier.display())],  // such as /dev/shm:8GiB
 //!     set: vec![("dataset.min_file_age".into(), "0s".into())], // this file was made just now
+//!     ..Overrides::default()
 //! };
 //! let config = config::load(None, std::iter::empty(), &given, &SystemProbe)?.config;
 //!

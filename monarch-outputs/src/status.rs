@@ -6,7 +6,10 @@ use std::path::PathBuf;
 /// Most pending entries that a status names.
 pub const MAX_NAMED_ENTRIES: usize = 100;
 
-/// The state of an output root on this node.
+/// The state of an output root on this node. The fields are those of one JSON object, which
+/// programs of users read: so they stay flat.
+///
+/// Fields: 18, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStatus {
     /// The output root, its real path.

@@ -6,7 +6,7 @@
 //! started for, or at `--end` or SIGTERM. (At the end of a script, batch systems kill this process
 //! before it can write the report: hence `--end`.)
 
-use crate::args::{ConfigArgs, NoConfig};
+use crate::args::{JobConfigArgs, NoConfig};
 use crate::exit_code::EX_NO;
 use crate::job::service::Service;
 use crate::job::{libraries, preflight, service, shim, spawn};
@@ -29,7 +29,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// The process; the job lasts as long as it lives
     #[arg(long = "for", value_name = "PID")]
     pid: i32,
@@ -69,9 +69,10 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // `env` has shown the warnings.
-    let Resolved { mut config, forbidden, .. } = match job::config(&args.config, &[], true) {
+    let arguments = args.config.all();
+    let Resolved { mut config, forbidden, .. } = match job::config(&arguments, &[], true) {
         Ok(resolved) => resolved,
-        Err(NoConfig::Refused(why)) => return unserved(&why, args.config.is_strict()),
+        Err(NoConfig::Refused(why)) => return unserved(&why, arguments.is_strict()),
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
     let strict = config.run.strict;

@@ -4,7 +4,7 @@
 //! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
 //! without Monarch, after a line on standard error. With `--strict` such a job is not started.
 
-use crate::args::{ConfigArgs, NoConfig};
+use crate::args::{JobConfigArgs, NoConfig};
 use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
 use crate::job::child::{self, Child};
 use crate::job::{preflight, preload};
@@ -20,7 +20,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// Write nothing to standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -41,10 +41,11 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
+    let arguments = args.config.all();
     let (mut service, mut settings) = (None, Run::default());
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
-        match job::config(&args.config, &args.command, args.quiet) {
+        match job::config(&arguments, &args.command, args.quiet) {
             Ok(Resolved { mut config, forbidden, .. }) => {
                 // (The agent, which other jobs may share, is not concerned.)
                 settings = std::mem::take(&mut config.run);
@@ -64,7 +65,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
                     Err(why) => job::without(&why),
                 }
             }
-            Err(NoConfig::Refused(why)) if args.strict || args.config.is_strict() => {
+            Err(NoConfig::Refused(why)) if args.strict || arguments.is_strict() => {
                 return Ok(job::refuse(&why, strict_by(args)));
             }
             Err(NoConfig::Refused(why)) => job::without(&why),

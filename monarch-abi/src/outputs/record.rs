@@ -48,6 +48,8 @@ pub mod flag {
     pub const TRUNCATED: u16 = 4;
     /// The agent appended the record, not a process of the job.
     pub const BY_AGENT: u16 = 8;
+    /// A directory above the file was renamed: its part file has moved along.
+    pub const PARENT: u16 = 16;
 }
 
 /// The header of a record.

@@ -1,6 +1,7 @@
 //! What is asked about the file system of an open file, and files that are opened or made in other
 //! ways than by their path: of a copy, the PFS is meant.
 
+use super::close::synced;
 use super::{before_change, enter_change, hook};
 use crate::changes::name_changes;
 use crate::identity::{copy_of_fd, is_current, path_if_there};
@@ -135,8 +136,8 @@ hook! { next;
         if is_of_file_system(name) { of_root(fd, libc::O_PATH, |fd| next(fd, name)) } else { next(fd, name) }
     }
     fn syncfs(fd: c_int) -> c_int { syncfs_any(fd, |fd| next(fd)) }
-    fn fsync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
-    fn fdatasync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
+    fn fsync(fd: c_int) -> c_int { synced(fd, sync(fd, |fd| next(fd))) }
+    fn fdatasync(fd: c_int) -> c_int { synced(fd, sync(fd, |fd| next(fd))) }
     fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
         opened_by_handle(next(mount, handle, flags), flags)
     }
