@@ -4,5 +4,27 @@
 //! The shim stages files and appends to the journal (formats: [`monarch_abi::outputs`]); this crate
 //! is the other side, in the agent and in `monarch recover`.
 #![forbid(unsafe_op_in_unsafe_fn)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+pub mod backlog;
+pub mod copier;
+pub mod copy;
+pub mod drain;
+pub mod errors;
+pub mod journal;
+pub mod latency;
+pub mod lease;
+pub mod load;
+pub mod outputs;
+pub mod plan;
+pub mod published;
+pub mod publisher;
+pub mod recovery;
+pub mod room;
+pub mod root;
+pub mod snapshot;
+pub mod staging;
 pub mod status;
+pub mod sys;
+pub mod target;
+pub mod tree;

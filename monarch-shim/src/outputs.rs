@@ -528,3 +528,36 @@ pub fn is_staged(fd: c_int) -> bool {
         is
     })
 }
+
+/// realpath(3).
+///
+/// # Safety
+/// The contract of realpath(3).
+#[inline]
+pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
+    // SAFETY: by contract.
+    unsafe {
+        at_path(libc::AT_FDCWD, path, core::ptr::null_mut(), |place| {
+            use lookup::Found;
+            use tree::Entry;
+            match lookup::lookup(place, true)? {
+                Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
+                Found::Entry(Entry::File(_)) => {}
+                Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+                _ => return Ok(Answer::Plain),
+            }
+            if !place.parent().is_empty() {
+                place.follow_parent()?;
+            }
+            let path = place.on_pfs()?;
+            let len = path.get().len();
+            let to = if out.is_null() { libc::malloc(monarch_abi::PATH_MAX).cast::<c_char>() } else { out };
+            if to.is_null() {
+                return Err(libc::ENOMEM);
+            }
+            core::ptr::copy_nonoverlapping(path.get().as_ptr(), to.cast::<u8>(), len);
+            to.add(len).write(0);
+            Ok(Answer::Done(to))
+        })
+    }
+}

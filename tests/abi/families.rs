@@ -68,7 +68,9 @@ const FAMILIES: &[Family] = &[
         (ids && (n.starts_with("set") || n.starts_with("init")) && n != "setpgid") || n == "capset"
     }),
     ("calls by number", |n| n == "syscall"),
-    ("processes", |n| ["fork", "Fork", "vfork", "forkpty", "fexecve", "execveat"].contains(&n)),
+    ("processes", |n| ["fork", "Fork", "vfork", "forkpty"].contains(&n)),
+    ("programs", |n| n.starts_with("exec") || ["fexecve", "posix_spawn", "posix_spawnp"].contains(&n)),
+    ("ends", |n| ["exit", "Exit", "quick_exit", "fclose", "fcloseall"].contains(&n)),
     ("logs of logins", |n| ["updwtmp", "updwtmpx", "utmpname", "utmpxname"].contains(&n)),
     ("descriptors", |n| {
         [
@@ -99,6 +101,8 @@ const WALKS: &str = "walks inside libc; the working directory is asked for";
 const REAL: &str = "descriptors are the kernel's own";
 const WRITTEN: &str = "the descriptor was opened for writing, which was seen";
 const NAME_ONLY: &str = "makes up a name, no file";
+const VARIADIC: &str = "has no fixed number of arguments; a program that is not published yet is not found";
+const ENDS: &str = "the destructor of the preload library runs then, or the agent finds out";
 const RESERVED: &str = "a name reserved for the C library, which programs are not compiled to";
 
 /// The functions left out, with the reason.
@@ -132,7 +136,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("statvfs", KERNEL),
     ("statvfs64", KERNEL),
     ("ustat", "about a device"),
-    ("fdopendir", "a stream on a real directory; the functions on streams pass it on"),
     ("getdirentries", REAL),
     ("getdirentries64", REAL),
     ("getdents64", REAL),
@@ -155,9 +158,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("fts64_children", INSIDE),
     ("fts64_set", INSIDE),
     ("fts64_close", INSIDE),
-    ("realpath", KERNEL),
-    ("__realpath_chk", KERNEL),
-    ("canonicalize_file_name", KERNEL),
     ("ftruncate", WRITTEN),
     ("ftruncate64", WRITTEN),
     ("fallocate", WRITTEN),
@@ -179,16 +179,19 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__fork", RESERVED),
     ("__vfork", RESERVED),
     ("forkpty", "its child keeps no working directory"),
-    ("execveat", "of a descriptor: see SEMANTICS; of a path: the kernel"),
+    ("execl", VARIADIC),
+    ("execle", VARIADIC),
+    ("execlp", VARIADIC),
+    ("exit", ENDS),
+    ("quick_exit", ENDS),
+    ("_IO_fclose", RESERVED),
+    ("fcloseall", ENDS),
     ("lseek", REAL),
     ("lseek64", REAL),
     ("llseek", REAL),
     ("copy_file_range", REAL),
     ("splice", REAL),
     ("vmsplice", REAL),
-    ("close", REAL),
-    ("close_range", REAL),
-    ("closefrom", REAL),
 ];
 
 /// Functions of the C library that programs may call.

@@ -48,8 +48,11 @@ pub mod flag {
     pub const TRUNCATED: u16 = 4;
     /// The agent appended the record, not a process of the job.
     pub const BY_AGENT: u16 = 8;
+    /// [`Op::Attributes`](super::Op::Attributes): owner or group were changed, not only mode or
+    /// times.
+    pub const OWNER: u16 = 16;
     /// A directory above the file was renamed: its part file has moved along.
-    pub const PARENT: u16 = 16;
+    pub const PARENT: u16 = 32;
 }
 
 /// The header of a record.

@@ -17,13 +17,13 @@ pub(super) fn outputs(page: &mut Page<'_>, outputs: &[OutputRoot]) {
         // The path alone has the origin of the element.
         let path = if page.has_origin(&key("path")) { key("path") } else { format!("outputs[{at}]") };
         page.line("  - ", "path", &quoted(&output.path), &path);
-        let aliases = output.aliases.iter().map(|alias| quoted(alias)).collect();
-        list(page, "aliases", aliases, &key("aliases"));
+        let aliases: Vec<String> = output.aliases.iter().map(|alias| quoted(alias)).collect();
+        list(page, "aliases", &aliases, &key("aliases"));
         set(page, "tier", &output.tier);
         set(page, "volatile", &output.volatile.to_string());
         set(page, "fsync", &OneOf::show(&output.fsync));
-        let through = output.through.iter().map(|pattern| scalar(pattern)).collect();
-        list(page, "through", through, &key("through"));
+        let through: Vec<String> = output.through.iter().map(|pattern| scalar(pattern)).collect();
+        list(page, "through", &through, &key("through"));
         set(page, "max_pending", &Size::show(&output.max_pending));
         set(page, "max_age", &OrNone::<Time>::show(&output.max_age));
         set(page, "peer_wait", &Time::show(&output.peer_wait));
@@ -33,7 +33,7 @@ pub(super) fn outputs(page: &mut Page<'_>, outputs: &[OutputRoot]) {
 }
 
 /// Writes a list of texts. Elements have the origin of the list if they have none of their own.
-fn list(page: &mut Page<'_>, name: &str, elements: Vec<String>, key: &str) {
+fn list(page: &mut Page<'_>, name: &str, elements: &[String], key: &str) {
     if elements.is_empty() {
         return page.line("    ", name, "[]", key);
     }

@@ -7,6 +7,7 @@ use crate::foreign_changes;
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
+use monarch_abi::outputs::record::flag;
 use monarch_guest::ctx;
 use monarch_guest::errno;
 use monarch_guest::user;
@@ -94,8 +95,8 @@ pub(super) fn mode_of(fd: c_int, mode: mode_t) -> mode_t {
 }
 
 /// Attributes of an open file were set, by their result: of a staged one the agent has to know.
-fn set_open(fd: c_int, result: c_int) -> c_int {
-    outputs::descriptors::attributes_changed(fd, result);
+fn set_open(fd: c_int, flags: u16, result: c_int) -> c_int {
+    outputs::descriptors::attributes_changed(fd, result, flags);
     result
 }
 
@@ -177,7 +178,7 @@ hook! { next;
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
         let set = mode_of(fd, mode);
-        set_open(fd, descriptor(fd, || next(fd, set), |p| libc::chmod(p, mode)))
+        set_open(fd, 0, descriptor(fd, || next(fd, set), |p| libc::chmod(p, mode)))
     }
     fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         mode_at(fd, path, flags, mode, |fd, p, mode| next(fd, p, mode, flags))
@@ -185,7 +186,7 @@ hook! { next;
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        set_open(fd, descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid)))
+        set_open(fd, flag::OWNER, descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid)))
     }
     fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
         file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
@@ -204,7 +205,7 @@ hook! { next;
         utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))
     }
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        set_open(fd, descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0)))
+        set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0)))
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         outputs::settle(CWD, path, true).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key, value, n, flags)))

@@ -26,8 +26,15 @@ unsafe fn spawned(path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
 hook! { next;
     fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int { executed(CWD, path, || next(path, argv, envp)) }
     fn execv(path: *const c_char, argv: Strings) -> c_int { executed(CWD, path, || next(path, argv)) }
+    fn execvp(file: *const c_char, argv: Strings) -> c_int { executed(CWD, file, || next(file, argv)) }
+    fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        executed(CWD, file, || next(file, argv, envp))
+    }
     fn execveat(dirfd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
         executed(dirfd, path, || next(dirfd, path, argv, envp, flags))
+    }
+    fn posix_spawnp(pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
+        spawned(file, || next(pid, file, actions, attributes, argv, envp))
     }
     fn posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
         spawned(path, || next(pid, path, actions, attributes, argv, envp))

@@ -35,9 +35,13 @@ pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }
-    let result = call(path.c_str().ok_or(libc::ENAMETOOLONG)?);
+    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+    let owner = || kernel::lstat(path).map(|st| (st.st_uid, st.st_gid));
+    let before = owner();
+    let result = call(path);
     if result == 0 {
-        journal.append(Op::Attributes, About { id: file.id, flags: 0 }, place.rel(), b"")?;
+        let flags = if owner() == before { 0 } else { flag::OWNER };
+        journal.append(Op::Attributes, About { id: file.id, flags }, place.rel(), b"")?;
     }
     done(result)
 }

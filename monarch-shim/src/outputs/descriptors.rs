@@ -154,15 +154,15 @@ pub fn ending() {
 }
 
 /// Attributes of a staged file change by a descriptor: the agent has to know if it has published
-/// the file already.
-pub fn attributes_changed(fd: c_int, result: c_int) {
+/// the file already. `flags` are those of the record.
+pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {
     let saved = errno::errno();
     if result == 0
         && let Some(ctx) = ctx::for_outputs()
         && let Some((root, file)) = staged(&ctx, fd)
         && let Ok(journal) = Journal::lock(&root)
     {
-        let _ = journal.append(Op::Attributes, About { id: file.id, flags: 0 }, b"", b"");
+        let _ = journal.append(Op::Attributes, About { id: file.id, flags }, b"", b"");
     }
     errno::set_errno(saved);
 }

@@ -147,8 +147,12 @@ pub fn write_all_at(fd: c_int, mut bytes: &[u8], mut at: u64) -> Result<(), Errn
 /// Whether the kernel knows a writer of a file, by a descriptor that only reads it: then it grants
 /// no lease for reading. Where it has no leases, a writer is assumed.
 pub fn has_writer(fd: c_int) -> bool {
+    /// Which signal tells of a lease that is being broken: SIGIO would end the process, SIGURG is
+    /// ignored unless it is asked for.
+    const F_SETSIG: usize = 10;
     // SAFETY: plain descriptor calls.
     unsafe {
+        call(libc::SYS_fcntl, [fd as usize, F_SETSIG, libc::SIGURG as usize, 0, 0, 0]);
         if call(libc::SYS_fcntl, [fd as usize, libc::F_SETLEASE as usize, libc::F_RDLCK as usize, 0, 0, 0]) != 0 {
             return true;
         }

@@ -282,7 +282,7 @@ pub fn rename(from: Option<Place>, to: Option<Place>, flags: u32) -> Result<(Ans
         }
         (Some(from), Some(to)) => (from, to),
     };
-    if !core::ptr::eq(from.root.output, to.root.output) {
+    if from.root.staging() != to.root.staging() {
         leave(&from.root);
         leave(&to.root);
         return Ok((Answer::Plain, After::Forget(from)));

@@ -139,6 +139,14 @@ impl Reservation {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
+    /// Takes at most `bytes` bytes out, as a reservation of their own.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { usage: self.usage.clone(), bytes }
+    }
+
     /// Turns the reservation into a charge for something that is not a copy; the bytes charged.
     #[must_use]
     pub fn into_charge(mut self) -> u64 {
@@ -169,6 +177,7 @@ mod tests {
         Reserve(u64),
         Settle(usize, u64),
         Drop(usize),
+        Split(usize, u64),
         Release(usize),
     }
 
@@ -177,6 +186,7 @@ mod tests {
             (0u64..100_000).prop_map(Op::Reserve),
             (any::<usize>(), 0u64..120_000).prop_map(|(i, b)| Op::Settle(i, b)),
             any::<usize>().prop_map(Op::Drop),
+            (any::<usize>(), 0u64..120_000).prop_map(|(i, b)| Op::Split(i, b)),
             any::<usize>().prop_map(Op::Release),
         ]
     }
@@ -210,6 +220,12 @@ mod tests {
                         if let Ok(c) = r.settle(b) { charged.push(c); }
                     }
                     Op::Drop(i) if !promised.is_empty() => { let _ = promised.swap_remove(i % promised.len()); }
+                    Op::Split(i, b) if !promised.is_empty() => {
+                        let at = i % promised.len();
+                        let part = promised[at].split(b);
+                        prop_assert!(part.bytes() <= b);
+                        promised.push(part);
+                    }
                     Op::Release(i) if !charged.is_empty() => {
                         let c = charged.swap_remove(i % charged.len());
                         ledger.release(c, 1);

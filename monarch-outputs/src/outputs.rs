@@ -1,0 +1,219 @@
+//! The output roots of an agent.
+
+use crate::copy::MayCopy;
+use crate::errors::OutputsError;
+use crate::room::TierSpace;
+use crate::root::{RootDrain, RootOptions};
+use crate::snapshot;
+use crate::staging::{RootInfo, StagingDir};
+use crate::status::OutputStatus;
+use crate::target::{DirTarget, OutputTarget};
+use monarch_storage::token_bucket::TokenBucket;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How much of unused bandwidth is made up for.
+const BURST: Duration = Duration::from_millis(100);
+/// How often a wait looks at what is pending.
+const WAIT_POLL: Duration = Duration::from_millis(20);
+/// How long a look at open files may take before progress is told.
+const LOOK_TIME: Duration = Duration::from_millis(500);
+
+/// What all output roots of an agent share.
+#[derive(Clone)]
+pub struct OutputsOptions {
+    /// Most bytes a second to the PFS, of all roots.
+    pub bandwidth: Option<u64>,
+    /// Answers whether copies may go on: the agent says no while demand reads need the PFS.
+    pub may_copy: MayCopy,
+    /// Whether published files are kept as clean copies, as long as the tier has space.
+    pub keeps_clean: bool,
+}
+
+impl Default for OutputsOptions {
+    fn default() -> Self {
+        Self { bandwidth: None, may_copy: Arc::new(|| true), keeps_clean: true }
+    }
+}
+
+/// An output root to be used.
+#[derive(Clone, Debug)]
+pub struct OutputRootSpec {
+    /// Its real path.
+    pub root: PathBuf,
+    /// The tier that holds what is staged.
+    pub tier: String,
+    /// The directory `outputs` in the tier's directory; it is made if need be.
+    pub outputs_dir: PathBuf,
+    /// Whether the tier is lost with the node.
+    pub is_volatile: bool,
+    /// Patterns of names that are not staged.
+    pub through: Vec<String>,
+    /// Bits of `monarch_abi::outputs::state::flag`.
+    pub flags: u32,
+    /// Most bytes of files that are not published.
+    pub max_pending: Option<u64>,
+    /// Space of the tier.
+    pub space: TierSpace,
+}
+
+/// An output root in use, as the shim needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedRoot {
+    /// The root's real path.
+    pub root: PathBuf,
+    /// The staging directory.
+    pub staging: PathBuf,
+    /// Number of the staging directory, in the names of part files.
+    pub instance: u64,
+    /// Device of the root.
+    pub device: u64,
+    /// Inode number of the root.
+    pub inode: u64,
+}
+
+#[derive(Debug)]
+struct Root {
+    attached: AttachedRoot,
+    drain: RootDrain,
+}
+
+/// The output roots of an agent.
+pub struct Outputs {
+    options: OutputsOptions,
+    bandwidth: Option<Arc<TokenBucket>>,
+    roots: Mutex<BTreeMap<PathBuf, Arc<Root>>>,
+}
+
+impl std::fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outputs").field("roots", &self.lock().keys()).finish_non_exhaustive()
+    }
+}
+
+impl Outputs {
+    /// No roots yet.
+    #[must_use]
+    pub fn new(options: OutputsOptions) -> Self {
+        let bandwidth = options.bandwidth.map(|rate| Arc::new(TokenBucket::new(rate as f64, BURST)));
+        Self { options, bandwidth, roots: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Root>>> {
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn root(&self, root: &Path) -> Option<Arc<Root>> {
+        self.lock().get(root).cloned()
+    }
+
+    /// Makes or adopts the staging directory of a root and drains it. A root that is in use gets the
+    /// patterns and flags of this call.
+    ///
+    /// # Errors
+    /// [`OutputsError`]; the root is not staged then.
+    pub fn attach(&self, spec: &OutputRootSpec) -> Result<AttachedRoot, OutputsError> {
+        let fail = |source| OutputsError::Root { path: spec.root.clone(), source };
+        let target = DirTarget::open(&spec.root).map_err(fail)?;
+        self.attach_to(spec, Arc::new(target))
+    }
+
+    /// The same with another way to the PFS.
+    ///
+    /// # Errors
+    /// [`OutputsError`].
+    pub fn attach_to(
+        &self,
+        spec: &OutputRootSpec,
+        target: Arc<dyn OutputTarget>,
+    ) -> Result<AttachedRoot, OutputsError> {
+        let mut roots = self.lock();
+        if let Some(root) = roots.get(&spec.root) {
+            root.drain.staging().set_policy(&spec.through, spec.flags);
+            return Ok(root.attached.clone());
+        }
+        let fail = |source: rustix::io::Errno| OutputsError::Root { path: spec.root.clone(), source: source.into() };
+        let st = target.stat(b"").map_err(fail)?;
+        let info = RootInfo::of(&spec.root, &spec.tier, spec.is_volatile);
+        let staging = StagingDir::attach(&spec.outputs_dir, info)?;
+        staging.set_policy(&spec.through, spec.flags);
+        staging.state().closed.store(0, std::sync::atomic::Ordering::Release);
+        let attached = AttachedRoot {
+            root: spec.root.clone(),
+            staging: staging.path().to_owned(),
+            instance: staging.info().instance,
+            device: st.dev,
+            inode: st.ino,
+        };
+        let options = RootOptions {
+            space: spec.space.clone(),
+            max_pending: spec.max_pending,
+            bandwidth: self.bandwidth.clone(),
+            may_copy: self.options.may_copy.clone(),
+            keeps_clean: self.options.keeps_clean,
+            is_salvage: false,
+        };
+        let drain = RootDrain::start(staging, target, &options)?;
+        roots.insert(spec.root.clone(), Arc::new(Root { attached: attached.clone(), drain }));
+        Ok(attached)
+    }
+
+    /// What is pending, of each root.
+    #[must_use]
+    pub fn status(&self) -> Vec<OutputStatus> {
+        let roots: Vec<Arc<Root>> = self.lock().values().cloned().collect();
+        roots.iter().map(|root| root.drain.status()).collect()
+    }
+
+    /// Waits until nothing of a root is pending and no staged file is open, the deadline has passed,
+    /// or `progress` breaks. The last status; `None` when the root is not in use.
+    pub fn wait_drained(
+        &self,
+        root: &Path,
+        deadline: Option<Instant>,
+        mut progress: impl FnMut(&OutputStatus) -> ControlFlow<()>,
+    ) -> Option<OutputStatus> {
+        let root = self.root(root)?;
+        loop {
+            let has_looked = root.drain.look(LOOK_TIME);
+            let status = root.drain.status();
+            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if (has_looked && !status.is_pending()) || is_over || progress(&status).is_break() {
+                return Some(status);
+            }
+            std::thread::sleep(WAIT_POLL);
+        }
+    }
+
+    /// Publishes the present content of a staged file that is open, under its name. The bytes copied.
+    ///
+    /// # Errors
+    /// [`OutputsError::NotStaged`] when no staged file has the name.
+    pub fn publish_snapshot(&self, file: &Path) -> Result<u64, OutputsError> {
+        let roots: Vec<Arc<Root>> = self.lock().values().cloned().collect();
+        let below = |root: &&Arc<Root>| file.starts_with(&root.attached.root);
+        let Some(root) = roots.iter().filter(below).max_by_key(|root| root.attached.root.as_os_str().len()) else {
+            return Err(OutputsError::NotStaged { path: file.to_owned() });
+        };
+        snapshot::publish(root.drain.staging(), root.drain.target().as_ref(), &root.attached.root, file)
+    }
+
+    /// Stops to drain a root. What is pending stays in its staging directory; files go through.
+    pub fn detach(&self, root: &Path) {
+        let root = self.lock().remove(root);
+        if let Some(root) = root {
+            root.drain.staging().state().closed.store(1, std::sync::atomic::Ordering::Release);
+            root.drain.staging().map().notify_processes();
+        }
+    }
+
+    /// Stops to drain all roots. What is pending stays in the staging directories, and processes may
+    /// go on to stage.
+    pub fn stop(&self) {
+        let roots = std::mem::take(&mut *self.lock());
+        drop(roots);
+    }
+}

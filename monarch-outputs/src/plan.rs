@@ -1,0 +1,759 @@
+//! The order of publication: records of the journal and facts go in, what to do next comes out.
+//! No input or output, no clock.
+//!
+//! * The *queue* holds what is to be published, by [`Place`]: a file at its last close or rename,
+//!   anything else at its record. Only its first entry may be published.
+//! * A file that is open has no place and holds up no entry. It gets one by its next close, or when
+//!   it is found closed: right after the last record that was made while it was open.
+//! * Before an entry is published, every open file is tried once more after the entry's record was
+//!   read, so that a file closed without a record does not come too late.
+//! * *Claims* say what each name is for the job. They rebuild the overlay, and tell which entries
+//!   hide others.
+//! * A step is begun, done, and committed. What records say of its file in between decides at the
+//!   commit whether the file is finished or has to be published again.
+//! * A restart feeds the journal again, and between its records the entries of the log of what was
+//!   published.
+
+mod file;
+#[cfg(test)]
+mod model;
+mod step;
+#[cfg(test)]
+mod tests;
+
+pub use file::{CopyState, FOUND, Place, PlannedFile, join, parent};
+pub use step::{Action, Claim, Committed, CopyRequest, Dropped, FileStep, Guard, Note, Step};
+
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{Op, Record, flag};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// An entry of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The staged file of that number.
+    File(u64),
+    /// A removal of a name, and when it was made, nanoseconds since 1970.
+    Unlink(Vec<u8>, Guard, u64),
+    /// A removal of a directory.
+    Rmdir(Vec<u8>, u64),
+    /// A symbolic link and its target.
+    Symlink(Vec<u8>, Vec<u8>, u64),
+}
+
+/// Order of claims on a name.
+type ClaimKey = (u64, u32);
+
+/// The plan of one output root.
+///
+/// Methods: 49, fields: 13, because facts, questions and the rules between them share all of its maps.
+#[derive(Debug, Default)]
+pub struct Planner {
+    files: HashMap<u64, PlannedFile>,
+    queue: BTreeMap<Place, Entry>,
+    in_flight: BTreeMap<Place, Entry>,
+    claims: HashMap<Vec<u8>, BTreeMap<ClaimKey, Claim>>,
+    open: BTreeSet<u64>,
+    to_copy: BTreeSet<Place>,
+    vacating: BTreeSet<u64>,
+    created: Vec<Staged>,
+    dropped: Vec<Dropped>,
+    notes: Vec<Note>,
+    last_seq: u64,
+    max_id: u64,
+    is_replaying: bool,
+}
+
+impl Planner {
+    /// A plan of a journal whose records up to `seq` are done with.
+    #[must_use]
+    pub fn after(seq: u64) -> Self {
+        Self { last_seq: seq, ..Self::default() }
+    }
+
+    // --- records ---
+
+    /// Takes in a record. Records that were taken in before are ignored.
+    pub fn record(&mut self, record: &Record<'_>) {
+        let (head, seq) = (&record.header, record.header.seq);
+        if seq <= self.last_seq {
+            return;
+        }
+        self.last_seq = seq;
+        self.max_id = self.max_id.max(head.id);
+        match record.op {
+            Op::Open => self.opened(record),
+            Op::Close => self.closed(head.id, seq, head.pid, head.time_ns),
+            Op::Rename => self.renamed(record),
+            Op::Unlink => self.unlinked(record),
+            Op::Rmdir => {
+                self.claim(record.a, (seq, 0), Claim::RemovedDir);
+                self.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
+            }
+            Op::Symlink => {
+                self.cover(record.a);
+                self.claim(record.a, (seq, 0), Claim::Symlink(record.b.to_vec()));
+                let entry = Entry::Symlink(record.a.to_vec(), record.b.to_vec(), head.time_ns);
+                self.queue.insert(Place { seq, sub: 0 }, entry);
+            }
+            Op::Attributes => self.attributes_changed(head.id, seq, head.flags, head.time_ns),
+        }
+    }
+
+    fn opened(&mut self, record: &Record<'_>) {
+        let (head, seq) = (&record.header, record.header.seq);
+        if let Some(file) = self.files.get_mut(&head.id) {
+            file.generation += 1;
+            file.copy = CopyState::Waiting;
+            file.openers.push(head.pid);
+            self.reopen(head.id, seq);
+            return;
+        }
+        let Some(staged) = Staged::parse(record.b).filter(|staged| staged.id == head.id) else {
+            self.notes.push(Note::UnknownFile(head.id));
+            return;
+        };
+        self.cover(record.a);
+        self.claim(record.a, (seq, 0), Claim::File(staged));
+        self.open.insert(head.id);
+        let file = PlannedFile {
+            staged,
+            name: record.a.to_vec(),
+            former: Vec::new(),
+            vacates: Vec::new(),
+            bound: seq,
+            place: None,
+            open_until: seq,
+            generation: 0,
+            copy: CopyState::Waiting,
+            replaces: head.flags & flag::PUBLISHED != 0,
+            partial: false,
+            in_flight: false,
+            was_published: false,
+            openers: vec![head.pid],
+            opened_ns: head.time_ns,
+            closed_ns: 0,
+            owner_changed: false,
+        };
+        self.files.insert(head.id, file);
+        self.created.push(staged);
+    }
+
+    fn closed(&mut self, id: u64, seq: u64, pid: u32, time_ns: u64) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if let Some(at) = file.openers.iter().position(|&p| p == pid) {
+            file.openers.swap_remove(at);
+        }
+        file.closed_ns = time_ns;
+        self.set_place(id, Place { seq, sub: 0 });
+    }
+
+    fn renamed(&mut self, record: &Record<'_>) {
+        let (head, seq) = (&record.header, record.header.seq);
+        if record.a == record.b {
+            return;
+        }
+        let Some(file) = self.files.get(&head.id) else {
+            self.notes.push(Note::UnknownFile(head.id));
+            return;
+        };
+        let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+        let leaves = head.flags & flag::PUBLISHED != 0 || file.replaces || self.has_claim_below(&old, (bound, 0));
+        self.unclaim(&old, (bound, 0));
+        self.cover(record.b);
+        self.claim(record.b, (seq, 0), Claim::File(staged));
+        if leaves {
+            self.claim(&old, (seq, 1), Claim::Absent);
+            self.vacating.insert(head.id);
+        }
+        let Some(file) = self.files.get_mut(&head.id) else { return };
+        if leaves {
+            file.vacates.push((seq, old.clone()));
+        }
+        file.former.push(old);
+        file.name = record.b.to_vec();
+        file.bound = seq;
+        file.replaces = false;
+        let is_open = self.open.contains(&head.id);
+        if !is_open {
+            self.set_place(head.id, Place { seq, sub: 0 });
+        }
+    }
+
+    fn unlinked(&mut self, record: &Record<'_>) {
+        let (head, seq) = (&record.header, record.header.seq);
+        let mut guard = (head.flags & flag::PUBLISHED != 0).then_some(Guard::Any);
+        let top = self.claims.get(record.a).and_then(|claims| claims.last_key_value());
+        let top = top.map(|(key, claim)| (*key, claim.clone()));
+        let id = match (&top, head.id) {
+            (Some((_, Claim::File(file))), 0) => file.id,
+            (_, id) => id,
+        };
+        let mut vacates = Vec::new();
+        if let Some(file) = self.files.get(&id) {
+            let below = self.has_claim_below(&file.name, (file.bound, 0));
+            if file.in_flight || file.was_published || file.replaces || below {
+                guard = Some(Guard::Any);
+            } else if self.is_replaying {
+                guard = guard.or(Some(Guard::File(file.staged)));
+            }
+            vacates.clone_from(&file.vacates);
+            self.cancel(id);
+        } else if id != 0 {
+            // It was published: the name is on the PFS.
+            guard = Some(Guard::Any);
+        } else if let Some((key, Claim::Symlink(target))) = top {
+            let place = Place { seq: key.0, sub: key.1 };
+            let target = target.clone();
+            let is_queued = self.queue.remove(&place).is_some();
+            self.unclaim(record.a, key);
+            if !is_queued || self.claims.contains_key(record.a) {
+                guard = Some(Guard::Any);
+            } else if self.is_replaying {
+                guard = guard.or(Some(Guard::Symlink(target)));
+            }
+        } else if top.is_some() {
+            guard = Some(Guard::Any);
+        }
+        if let Some(guard) = guard {
+            self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard, head.time_ns);
+        }
+        for (sub, (_, name)) in (1..FOUND).zip(vacates) {
+            self.enqueue_unlink(Place { seq, sub }, &name, Guard::Any, head.time_ns);
+        }
+    }
+
+    fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
+        self.claim(path, (place.seq, place.sub), Claim::Absent);
+        self.queue.insert(place, Entry::Unlink(path.to_vec(), guard, time_ns));
+    }
+
+    fn attributes_changed(&mut self, id: u64, seq: u64, flags: u16, time_ns: u64) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.owner_changed |= flags & flag::OWNER != 0;
+        // A publication that was begun may have missed them: it is done once more.
+        if file.in_flight && file.place.is_none() && !self.open.contains(&id) {
+            file.closed_ns = time_ns;
+            self.set_place(id, Place { seq, sub: 0 });
+        }
+    }
+
+    // --- names ---
+
+    fn claim(&mut self, name: &[u8], key: ClaimKey, claim: Claim) {
+        self.claims.entry(name.to_vec()).or_default().insert(key, claim);
+    }
+
+    fn unclaim(&mut self, name: &[u8], key: ClaimKey) {
+        let Some(claims) = self.claims.get_mut(name) else { return };
+        claims.remove(&key);
+        if claims.is_empty() {
+            self.claims.remove(name);
+        }
+    }
+
+    fn has_claim_below(&self, name: &[u8], key: ClaimKey) -> bool {
+        self.claims.get(name).is_some_and(|claims| claims.range(..key).next().is_some())
+    }
+
+    /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
+    /// the PFS. A closed one keeps its place.
+    fn cover(&mut self, name: &[u8]) {
+        let top = self.claims.get(name).and_then(|claims| claims.last_key_value());
+        let Some((_, Claim::File(file))) = top else { return };
+        let id = file.id;
+        let vacates = self.files.get(&id).map(|file| file.vacates.clone()).unwrap_or_default();
+        if self.open.contains(&id) {
+            self.cancel(id);
+            for (_, name) in vacates {
+                let place = self.free_place(self.last_seq, FOUND / 2);
+                self.enqueue_unlink(place, &name, Guard::Any, 0);
+            }
+        }
+    }
+
+    /// The overlay's entry of a name.
+    #[must_use]
+    pub fn overlay(&self, name: &[u8]) -> Option<&Claim> {
+        Some(self.claims.get(name)?.last_key_value()?.1)
+    }
+
+    /// All names of the overlay.
+    pub fn names(&self) -> impl Iterator<Item = (&[u8], &Claim)> {
+        self.claims.iter().filter_map(|(name, claims)| Some((name.as_slice(), claims.last_key_value()?.1)))
+    }
+
+    // --- places ---
+
+    fn set_place(&mut self, id: u64, place: Place) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if let Some(old) = file.place.replace(place) {
+            self.queue.remove(&old);
+            self.to_copy.remove(&old);
+        }
+        self.open.remove(&id);
+        if file.copy == CopyState::Waiting {
+            self.to_copy.insert(place);
+        }
+        self.queue.insert(place, Entry::File(id));
+    }
+
+    fn clear_place(&mut self, id: u64) {
+        let Some(place) = self.files.get_mut(&id).and_then(|file| file.place.take()) else { return };
+        self.queue.remove(&place);
+        self.to_copy.remove(&place);
+    }
+
+    fn free_place(&self, seq: u64, from: u32) -> Place {
+        let mut place = Place { seq, sub: from };
+        while self.queue.contains_key(&place) || self.in_flight.contains_key(&place) {
+            place.sub += 1;
+        }
+        place
+    }
+
+    /// The file is open: it has no place.
+    fn reopen(&mut self, id: u64, open_until: u64) {
+        self.clear_place(id);
+        self.open.insert(id);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.open_until = file.open_until.max(open_until);
+        }
+    }
+
+    /// Forgets a file; its data and its part file are not needed.
+    fn cancel(&mut self, id: u64) {
+        self.clear_place(id);
+        self.open.remove(&id);
+        self.vacating.remove(&id);
+        let Some(file) = self.files.remove(&id) else { return };
+        self.unclaim(&file.name, (file.bound, 0));
+        for (seq, name) in &file.vacates {
+            self.unclaim(name, (*seq, 1));
+        }
+        let part_dir = file.part_dir().to_vec();
+        self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
+    }
+
+    // --- facts ---
+
+    /// A lease of an open file was granted or refused just now, after all records so far were read.
+    /// `is_killed`: a process that opened the file ended without closing it.
+    pub fn lease(&mut self, id: u64, is_granted: bool, is_killed: bool, now_ns: u64) {
+        if !self.open.contains(&id) {
+            return;
+        }
+        let last = self.last_seq;
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if !is_granted {
+            file.open_until = last;
+            return;
+        }
+        file.closed_ns = now_ns;
+        file.openers.clear();
+        file.partial = is_killed && file.replaces;
+        let after = file.open_until;
+        if is_killed {
+            let note = Note::Killed(file.target());
+            self.notes.push(note);
+        }
+        let place = self.free_place(after, FOUND);
+        self.set_place(id, place);
+    }
+
+    /// The copy of a file was made.
+    pub fn copied(&mut self, id: u64, generation: u64) {
+        if let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) {
+            file.copy = CopyState::Done;
+            if let Some(place) = file.place {
+                self.to_copy.remove(&place);
+            }
+        }
+    }
+
+    /// No lease was granted for the copy, or it was broken: the file is open.
+    pub fn copy_refused(&mut self, id: u64, generation: u64) {
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        file.copy = CopyState::Waiting;
+        // It may have been closed again since: then a record of that is yet to come, or the file is
+        // found closed right after the close that led to the copy.
+        if let Some(place) = file.place {
+            self.reopen(id, place.seq);
+        }
+    }
+
+    /// The copy of a file failed, or its part file was lost: it is to be made again.
+    pub fn copy_failed(&mut self, id: u64, generation: u64) {
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        file.copy = CopyState::Waiting;
+        if let Some(place) = file.place {
+            self.to_copy.insert(place);
+        }
+    }
+
+    /// The data of a staged file is gone: nothing can be published of it.
+    pub fn lost(&mut self, id: u64) {
+        if let Some(file) = self.files.get(&id) {
+            let note = Note::Lost(file.target());
+            self.notes.push(note);
+            self.cancel(id);
+        }
+    }
+
+    /// Begins a step: it is the caller's now, until [`Self::commit`] or [`Self::fail`].
+    pub fn begin(&mut self, step: &Step) {
+        let Some(entry) = self.queue.remove(&step.place) else { return };
+        self.to_copy.remove(&step.place);
+        if let Entry::File(id) = &entry
+            && let Some(file) = self.files.get_mut(id)
+        {
+            file.place = None;
+            file.in_flight = true;
+        }
+        self.in_flight.insert(step.place, entry);
+    }
+
+    /// A step failed: it is to be done again, at its place.
+    pub fn fail(&mut self, place: Place) {
+        let Some(entry) = self.in_flight.remove(&place) else { return };
+        let Entry::File(id) = entry else {
+            self.queue.insert(place, entry);
+            return;
+        };
+        let is_open = self.open.contains(&id);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.in_flight = false;
+        if file.place.is_none() && !is_open {
+            self.set_place(id, place);
+        }
+    }
+
+    /// A step is done and logged. All records that were appended before the caller took the lock of
+    /// the journal have been read.
+    pub fn commit(&mut self, step: &Step) -> Committed {
+        let entry = self.in_flight.remove(&step.place);
+        let key = (step.place.seq, step.place.sub);
+        let mut names: Vec<Vec<u8>> = step.touches().map(<[u8]>::to_vec).collect();
+        match &step.action {
+            Action::Publish(published) => {
+                self.vacated(published);
+                let id = published.staged.id;
+                let is_open = self.open.contains(&id);
+                let Some(file) = self.files.get_mut(&id) else {
+                    return Committed { names, file: None, visible: false };
+                };
+                file.in_flight = false;
+                file.was_published = true;
+                if file.place.is_some() || is_open {
+                    // The part file has become the published file.
+                    return Committed { names: Vec::new(), file: None, visible: false };
+                }
+                let visible = self.overlay(&published.target) == Some(&Claim::File(published.staged));
+                names.extend(self.forget(id));
+                return Committed { names, file: Some(published.staged), visible };
+            }
+            Action::Skip(staged) => self.cancel(staged.id),
+            Action::Symlink(path, _) => {
+                self.unclaim(path, key);
+                self.drop_vacates(path, step.place.seq);
+            }
+            Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
+        }
+        drop(entry);
+        Committed { names, file: None, visible: false }
+    }
+
+    /// Removes a published file from the plan; names whose claims went with it.
+    fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
+        self.vacating.remove(&id);
+        let Some(file) = self.files.remove(&id) else { return Vec::new() };
+        self.unclaim(&file.name, (file.bound, 0));
+        for (seq, name) in &file.vacates {
+            self.unclaim(name, (*seq, 1));
+        }
+        vec![file.name]
+    }
+
+    /// The names that a publication has removed and replaced are not to be removed again.
+    fn vacated(&mut self, published: &FileStep) {
+        let id = published.staged.id;
+        let mut gone = Vec::new();
+        if let Some(file) = self.files.get_mut(&id) {
+            let bound = file.bound;
+            file.vacates.retain(|(seq, name)| {
+                let is_done = published.vacates.contains(name);
+                if is_done {
+                    gone.push((*seq, name.clone()));
+                }
+                !is_done
+            });
+            if file.name == published.target {
+                self.drop_vacates(&published.target, bound);
+            }
+        }
+        for (seq, name) in gone {
+            self.unclaim(&name, (seq, 1));
+        }
+    }
+
+    /// Another thing, which got the name by record `bound`, is published under it: what earlier
+    /// records left there is gone.
+    fn drop_vacates(&mut self, name: &[u8], bound: u64) {
+        let mut gone = Vec::new();
+        for id in &self.vacating {
+            let Some(file) = self.files.get_mut(id) else { continue };
+            file.vacates.retain(|(seq, vacated)| {
+                let is_gone = vacated == name && *seq < bound;
+                if is_gone {
+                    gone.push(*seq);
+                }
+                !is_gone
+            });
+        }
+        for seq in gone {
+            self.unclaim(name, (seq, 1));
+        }
+    }
+
+    // --- questions ---
+
+    /// Open files that were not tried since the last record.
+    #[must_use]
+    pub fn to_probe(&self) -> Vec<u64> {
+        let is_due = |id: &&u64| self.files.get(id).is_some_and(|file| file.open_until < self.last_seq);
+        self.open.iter().filter(is_due).copied().collect()
+    }
+
+    /// All open files.
+    pub fn open_files(&self) -> impl Iterator<Item = &PlannedFile> {
+        self.open.iter().filter_map(|id| self.files.get(id))
+    }
+
+    /// Takes up to `max` files to copy, in the order of publication. Versions that the next entry
+    /// replaces are left out, and files of which an older copy still runs (`is_busy`).
+    pub fn take_copies(&mut self, max: usize, is_busy: impl Fn(u64) -> bool) -> Vec<CopyRequest> {
+        let mut out = Vec::new();
+        for place in &self.to_copy {
+            if out.len() == max {
+                break;
+            }
+            let Some(Entry::File(id)) = self.queue.get(place) else { continue };
+            if is_busy(*id) || self.replaced_by(*place).is_some() {
+                continue;
+            }
+            let Some(file) = self.files.get(id) else { continue };
+            out.push(CopyRequest {
+                staged: file.staged,
+                generation: file.generation,
+                part_dir: file.part_dir().to_vec(),
+                target: file.target(),
+                former: file.former.iter().rev().cloned().collect(),
+                owner_changed: file.owner_changed,
+            });
+        }
+        for request in &out {
+            let Some(file) = self.files.get_mut(&request.staged.id) else { continue };
+            file.copy = CopyState::Running;
+            if let Some(place) = file.place {
+                self.to_copy.remove(&place);
+            }
+        }
+        out
+    }
+
+    /// The entry that replaces the file at a place, when nothing stands between: whether it is
+    /// ready.
+    fn replaced_by(&self, place: Place) -> Option<bool> {
+        let Some(Entry::File(id)) = self.queue.get(&place) else { return None };
+        let target = self.files.get(id)?.target();
+        // What the file would leave behind has to be removed at its place.
+        if !self.files.get(id)?.vacates.is_empty() {
+            return None;
+        }
+        let mut replaced = None;
+        for (_, entry) in self.queue.range(place..).skip(1) {
+            match entry {
+                Entry::File(next) => match self.files.get(next) {
+                    Some(next) if next.target() == target => replaced = Some(next.copy == CopyState::Done),
+                    _ => break,
+                },
+                Entry::Unlink(path, Guard::Any, _) if *path == target => return Some(true),
+                _ => break,
+            }
+        }
+        replaced
+    }
+
+    /// The next step of publication, if it is ready.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Step> {
+        let (&place, entry) = self.queue.first_key_value()?;
+        let is_unsure = |file: &PlannedFile| file.open_until < place.seq;
+        if self.open_files().any(is_unsure) {
+            return None;
+        }
+        let action = match entry {
+            Entry::File(id) => {
+                let file = self.files.get(id)?;
+                match self.replaced_by(place) {
+                    Some(true) => Action::Skip(file.staged),
+                    // Its copy is made when the entry that replaces it loses its place.
+                    _ if file.copy != CopyState::Done => return None,
+                    _ => Action::Publish(self.file_step(file)),
+                }
+            }
+            Entry::Unlink(path, guard, _) => Action::Unlink(path.clone(), guard.clone()),
+            Entry::Rmdir(path, _) => Action::Rmdir(path.clone()),
+            Entry::Symlink(path, target, _) => Action::Symlink(path.clone(), target.clone()),
+        };
+        Some(Step { place, read: self.last_seq, action })
+    }
+
+    fn file_step(&self, file: &PlannedFile) -> FileStep {
+        FileStep {
+            staged: file.staged,
+            target: file.target(),
+            part_dir: file.part_dir().to_vec(),
+            former: file.former.iter().rev().cloned().collect(),
+            vacates: file.vacates.iter().map(|(_, name)| name.clone()).filter(|name| *name != file.name).collect(),
+            hide: self.overlay(&file.name) == Some(&Claim::Absent),
+            owner_changed: file.owner_changed,
+            partial: file.partial,
+        }
+    }
+
+    /// All records up to this one are published, cancelled, or merged into later ones.
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        let first = [self.queue.first_key_value(), self.in_flight.first_key_value()];
+        let first = first.into_iter().flatten().map(|(place, _)| place.seq.saturating_sub(1)).min();
+        let unsure = self.open_files().map(|file| file.open_until).min();
+        [first, unsure].into_iter().flatten().min().unwrap_or(self.last_seq).min(self.last_seq)
+    }
+
+    /// The last record that was read.
+    #[must_use]
+    pub const fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// The highest number of a staged file in the records.
+    #[must_use]
+    pub const fn max_id(&self) -> u64 {
+        self.max_id
+    }
+
+    /// Whether nothing is pending and no staged file is open.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.files.is_empty() && self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// Whether nothing but open files is pending.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// The entries that are not published, in order.
+    pub fn pending(&self) -> impl Iterator<Item = (Place, &Entry)> {
+        self.in_flight.iter().chain(&self.queue).map(|(place, entry)| (*place, entry))
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn pending_len(&self) -> usize {
+        self.in_flight.len() + self.queue.len()
+    }
+
+    /// A staged file.
+    #[must_use]
+    pub fn file(&self, id: u64) -> Option<&PlannedFile> {
+        self.files.get(&id)
+    }
+
+    /// All staged files that are open or pending.
+    pub fn files(&self) -> impl Iterator<Item = &PlannedFile> {
+        self.files.values()
+    }
+
+    /// Takes the files that were created since the last call.
+    pub fn take_created(&mut self) -> Vec<Staged> {
+        std::mem::take(&mut self.created)
+    }
+
+    /// Takes the files that are not needed any more.
+    pub fn take_dropped(&mut self) -> Vec<Dropped> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Takes what is to be reported.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    // --- restart ---
+
+    /// Begins to take in an old journal.
+    pub const fn begin_replay(&mut self) {
+        self.is_replaying = true;
+    }
+
+    /// An earlier agent has logged a step. All records that it had read when it began the step were
+    /// taken in.
+    pub fn replay_done(&mut self, place: Place, id: u64, is_skip: bool) {
+        let before: Vec<Place> = self.queue.range(..place).map(|(place, _)| *place).collect();
+        for place in before {
+            match self.queue.get(&place) {
+                // It lost its place: it was still open.
+                Some(Entry::File(other)) if *other != id => {
+                    let other = *other;
+                    self.reopen(other, 0);
+                }
+                Some(Entry::File(_)) | None => {}
+                Some(_) => self.replay_other(place),
+            }
+        }
+        if id == 0 {
+            self.replay_other(place);
+        } else if is_skip {
+            self.cancel(id);
+        } else if self.files.contains_key(&id) {
+            self.clear_place(id);
+            self.open.remove(&id);
+            if let Some(file) = self.files.get_mut(&id) {
+                file.in_flight = true;
+                file.was_published = true;
+                file.copy = CopyState::Waiting;
+            }
+        }
+    }
+
+    fn replay_other(&mut self, place: Place) {
+        let key = (place.seq, place.sub);
+        let path = match self.queue.get(&place) {
+            Some(Entry::Unlink(path, ..) | Entry::Rmdir(path, _) | Entry::Symlink(path, ..)) => path.clone(),
+            _ => return,
+        };
+        self.queue.remove(&place);
+        self.unclaim(&path, key);
+    }
+
+    /// Ends the old journal: files that were published and not touched since are done with. Their
+    /// numbers.
+    pub fn end_replay(&mut self) -> Vec<u64> {
+        self.is_replaying = false;
+        let mut done = Vec::new();
+        let ids: Vec<u64> = self.files.keys().copied().collect();
+        for id in ids {
+            let is_open = self.open.contains(&id);
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            if !std::mem::take(&mut file.in_flight) || file.place.is_some() || is_open {
+                continue;
+            }
+            self.forget(id);
+            done.push(id);
+        }
+        done
+    }
+}

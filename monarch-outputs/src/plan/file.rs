@@ -1,0 +1,98 @@
+//! A staged file as the plan knows it.
+
+use monarch_abi::outputs::names::Staged;
+
+/// Where an entry stands in the order of publication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The record after which the entry is published.
+    pub seq: u64,
+    /// Order among entries of one record. From [`FOUND`] on: files found closed after the record.
+    pub sub: u32,
+}
+
+/// First [`Place::sub`] of files that were found closed without a record.
+pub const FOUND: u32 = 1 << 16;
+
+/// How far the copy of a staged file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyState {
+    /// Not copied.
+    Waiting,
+    /// Handed to a copier.
+    Running,
+    /// The part file has all bytes.
+    Done,
+}
+
+/// A staged file that is not published, or whose publication is being done.
+#[derive(Clone, Debug)]
+pub struct PlannedFile {
+    /// Its number, and its part file's identity.
+    pub staged: Staged,
+    /// Its name for the job, below the output root.
+    pub name: Vec<u8>,
+    /// Names that it had before, oldest first: its part file lies beside the first one, and an
+    /// earlier publication may have given it any of them.
+    pub former: Vec<Vec<u8>>,
+    /// Names that it has left behind on the PFS, removed after its publication, and the records
+    /// that say so.
+    pub vacates: Vec<(u64, Vec<u8>)>,
+    /// The record that gave it its name.
+    pub bound: u64,
+    /// Its place in the order; `None` while it is open.
+    pub place: Option<Place>,
+    /// All records up to this one were made while the file was open.
+    pub open_until: u64,
+    /// Goes up each time that the file is opened for writing: a copy of an older generation does
+    /// not count.
+    pub generation: u64,
+    /// How far its copy is.
+    pub copy: CopyState,
+    /// Whether the PFS had another file of its name when it was created.
+    pub replaces: bool,
+    /// Whether its writers were killed, so that it is kept beside the file that it would replace.
+    pub partial: bool,
+    /// Whether a publication of it was begun and is not committed.
+    pub in_flight: bool,
+    /// Whether a publication of it was done before it was opened or renamed again.
+    pub was_published: bool,
+    /// Processes that opened it and have not closed it.
+    pub openers: Vec<u32>,
+    /// When it was opened first, nanoseconds since 1970.
+    pub opened_ns: u64,
+    /// When it got its place, nanoseconds since 1970.
+    pub closed_ns: u64,
+    /// Whether owner or group were changed.
+    pub owner_changed: bool,
+}
+
+impl PlannedFile {
+    /// The directory of its part file, below the output root.
+    #[must_use]
+    pub fn part_dir(&self) -> &[u8] {
+        parent(self.former.first().unwrap_or(&self.name))
+    }
+
+    /// The name that it gets on the PFS.
+    #[must_use]
+    pub fn target(&self) -> Vec<u8> {
+        let mut name = self.name.clone();
+        if self.partial {
+            name.extend_from_slice(format!(".partial-{}", self.staged.id).as_bytes());
+        }
+        name
+    }
+}
+
+/// The directory of a path below the output root; empty for the root.
+#[must_use]
+pub fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|&c| c == b'/').map_or(b"", |at| &path[..at])
+}
+
+/// A path in a directory.
+#[must_use]
+pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}

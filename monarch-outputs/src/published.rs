@@ -1,0 +1,187 @@
+//! The agent's log of what was published: it outlives agents, so that a restart knows what it has
+//! to do, and does nothing twice.
+
+use crate::plan::Place;
+use monarch_abi::outputs::PUBLISHED;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Result;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of an entry.
+const MAGIC: u32 = u32::from_le_bytes(*b"MPUB");
+/// The file under which a log is begun again.
+const NEW: &str = "published.new";
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// The log begins: all records up to `seq` are done with; `id` is the next number of a file.
+    Begin = 1,
+    /// The staged file `id` was published.
+    File = 2,
+    /// The staged file `id` was left out: the next entry has replaced it.
+    Skip = 3,
+    /// Something that is no file was published.
+    Other = 4,
+}
+
+/// An entry of the log. Fields: 13, because this is its byte map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LogEntry {
+    /// First bytes.
+    pub magic: u32,
+    /// A [`Kind`].
+    pub kind: u32,
+    /// XXH3-64 of the entry with zero in this field.
+    pub sum: u64,
+    /// The last record that was read when the step was begun.
+    pub read: u64,
+    /// Place in the order: its record.
+    pub seq: u64,
+    /// Place in the order: among entries of one record.
+    pub sub: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The staged file, or 0.
+    pub id: u64,
+    /// Device of the published file.
+    pub dev: u64,
+    /// Its inode number.
+    pub ino: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its modification time, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Its change time, nanoseconds since 1970.
+    pub ctime_ns: i64,
+}
+
+/// Bytes of an entry.
+const LEN: usize = size_of::<LogEntry>();
+
+impl LogEntry {
+    /// Seals an entry.
+    #[must_use]
+    pub fn new(kind: Kind, fields: Self) -> Self {
+        let mut entry = Self { magic: MAGIC, kind: kind as u32, sum: 0, ..fields };
+        entry.sum = xxhash_rust::xxh3::xxh3_64(entry.as_bytes());
+        entry
+    }
+
+    /// What it says; `None` when it is not whole.
+    #[must_use]
+    pub fn checked_kind(&self) -> Option<Kind> {
+        let plain = Self { sum: 0, ..*self };
+        if self.magic != MAGIC || xxhash_rust::xxh3::xxh3_64(plain.as_bytes()) != self.sum {
+            return None;
+        }
+        [Kind::Begin, Kind::File, Kind::Skip, Kind::Other].into_iter().find(|kind| *kind as u32 == self.kind)
+    }
+
+    /// Its place in the order.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        Place { seq: self.seq, sub: self.sub }
+    }
+}
+
+/// The log, open for appending.
+#[derive(Debug)]
+pub struct PublishedLog {
+    file: File,
+    len: u64,
+}
+
+impl PublishedLog {
+    /// Opens the log of a staging directory, and reads it. What is torn at its end is cut.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(dir: &OwnedFd) -> Result<(Self, Vec<LogEntry>)> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = File::from(rustix::fs::openat(dir, PUBLISHED, flags, Mode::RUSR | Mode::WUSR)?);
+        let len = rustix::fs::fstat(&file)?.st_size as u64;
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(errno)?;
+        let mut entries = Vec::new();
+        for chunk in bytes.chunks_exact(LEN) {
+            match LogEntry::read_from_bytes(chunk) {
+                Ok(entry) if entry.checked_kind().is_some() => entries.push(entry),
+                _ => break,
+            }
+        }
+        let len = (entries.len() * LEN) as u64;
+        file.set_len(len).map_err(errno)?;
+        Ok((Self { file, len }, entries))
+    }
+
+    /// Appends entries and makes them durable.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn append(&mut self, entries: &[LogEntry]) -> Result<()> {
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
+        self.file.write_all_at(&bytes, self.len).map_err(errno)?;
+        rustix::fs::fdatasync(&self.file)?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Begins the log again: all records up to `seq` are done with.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn begin_again(&mut self, dir: &OwnedFd, seq: u64, next_id: u64) -> Result<()> {
+        let _ = rustix::fs::unlinkat(dir, NEW, AtFlags::empty());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?);
+        let entry = LogEntry::new(Kind::Begin, LogEntry { seq, id: next_id, ..LogEntry::default() });
+        file.write_all_at(entry.as_bytes(), 0).map_err(errno)?;
+        rustix::fs::fdatasync(&file)?;
+        rustix::fs::renameat(dir, NEW, dir, PUBLISHED)?;
+        rustix::fs::fsync(dir)?;
+        (self.file, self.len) = (file, LEN as u64);
+        Ok(())
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn errno(e: std::io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(dir: &std::path::Path) -> OwnedFd {
+        rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn entries_are_read_again_and_a_torn_end_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(dir.path());
+        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        assert!(entries.is_empty());
+        let entry = |id| LogEntry::new(Kind::File, LogEntry { id, seq: id + 10, ..LogEntry::default() });
+        log.append(&[entry(1), entry(2)]).unwrap();
+        log.append(&[entry(3)]).unwrap();
+        let path = dir.path().join(PUBLISHED);
+        let len = std::fs::metadata(&path).unwrap().len();
+        File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
+        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        assert_eq!(entries, [entry(1), entry(2)]);
+        log.append(&[entry(4)]).unwrap();
+        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        assert_eq!(entries, [entry(1), entry(2), entry(4)]);
+        log.begin_again(&fd, 77, 5).unwrap();
+        let (_, entries) = PublishedLog::open(&fd).unwrap();
+        assert_eq!((entries.len(), entries[0].checked_kind(), entries[0].seq), (1, Some(Kind::Begin), 77));
+    }
+}

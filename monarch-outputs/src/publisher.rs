@@ -1,0 +1,504 @@
+//! Does the steps of the plan on the PFS, in order, and tells the overlay of the job.
+//!
+//! * A step can be done twice: a part file that is gone and whose inode has the target's name has
+//!   been renamed before.
+//! * Steps are done in batches: names are changed, then directories are synced, then the steps are
+//!   logged, then the overlay is changed under the lock of the journal. A batch touches each name
+//!   once, so that doing it again never brings back an older version.
+
+use crate::copy::{CopiedPart, Failure, attributes_of};
+use crate::load::CleanCopy;
+use crate::plan::{Action, FileStep, Guard, Place, Planner, Step, join, parent};
+use crate::published::{Kind, LogEntry, PublishedLog};
+use crate::staging::StagingDir;
+use crate::target::{self, OutputTarget, TargetStat};
+use monarch_abi::outputs::names::{Clean, Link, Staged, clean_text, parse_part, part_name};
+use monarch_abi::outputs::{PUBLISHED, REMOVED_DIR};
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// Steps of a batch, at most.
+pub const MAX_BATCH: usize = 64;
+
+/// A step that was done and is not logged.
+#[derive(Debug)]
+struct Done {
+    step: Step,
+    stat: Option<TargetStat>,
+}
+
+/// What became of a step.
+#[derive(Debug)]
+pub enum StepEnd {
+    /// It is done; the batch goes on.
+    Done,
+    /// The batch has to be finished first.
+    NeedsNewBatch,
+    /// The part file is lost: the copy is to be made again.
+    NeedsCopy,
+    /// The PFS gave an error.
+    Failed(Failure),
+}
+
+/// What a finished batch leaves.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Staged files that are done with, and whose data is removed.
+    pub removed: Vec<Staged>,
+    /// Files that are kept as clean copies.
+    pub clean: Vec<CleanCopy>,
+    /// Files that were published.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Publishes the entries of one output root.
+#[derive(Debug)]
+pub struct Publisher {
+    staging: Arc<StagingDir>,
+    target: Arc<dyn OutputTarget>,
+    log: PublishedLog,
+    copied: HashMap<u64, CopiedPart>,
+    /// Directories in which part files have to be made, since a rename from elsewhere is refused.
+    moved: HashMap<u64, Vec<u8>>,
+    batch: Vec<Done>,
+    touched: HashSet<Vec<u8>>,
+    dirs: BTreeSet<Vec<u8>>,
+    notes: Vec<String>,
+    /// Whether published files are kept as clean copies.
+    keeps_clean: bool,
+}
+
+fn lossy(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Takes a missing name for a success.
+fn unless_missing(result: Result<(), Errno>) -> Result<(), Errno> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+impl Publisher {
+    /// A publisher with an empty batch.
+    #[must_use]
+    pub fn new(staging: Arc<StagingDir>, target: Arc<dyn OutputTarget>, log: PublishedLog, keeps_clean: bool) -> Self {
+        Self {
+            staging,
+            target,
+            log,
+            copied: HashMap::new(),
+            moved: HashMap::new(),
+            batch: Vec::new(),
+            touched: HashSet::new(),
+            dirs: BTreeSet::new(),
+            notes: Vec::new(),
+            keeps_clean,
+        }
+    }
+
+    /// A copy was made.
+    pub fn copied(&mut self, id: u64, part: CopiedPart) {
+        self.copied.insert(id, part);
+    }
+
+    /// The directory in which the part file of a file has to be made instead of the first one.
+    #[must_use]
+    pub fn part_dir(&self, id: u64) -> Option<&Vec<u8>> {
+        self.moved.get(&id)
+    }
+
+    /// Takes what is to be reported.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Steps that are done and not finished.
+    #[must_use]
+    pub fn batch_len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Does a step.
+    pub fn step(&mut self, step: &Step) -> StepEnd {
+        let is_new = step.touches().all(|name| !self.touched.contains(name));
+        if !self.batch.is_empty() && (!is_new || self.batch.len() >= MAX_BATCH) {
+            return StepEnd::NeedsNewBatch;
+        }
+        let done = match &step.action {
+            Action::Publish(file) => match self.publish(file) {
+                Ok(true) => Ok(()),
+                Ok(false) => {
+                    self.copied.remove(&file.staged.id);
+                    return StepEnd::NeedsCopy;
+                }
+                Err(failure) => Err(failure),
+            },
+            Action::Skip(_) => Ok(()),
+            Action::Unlink(path, guard) => self.unlink(path, guard),
+            Action::Rmdir(path) => self.rmdir(path),
+            Action::Symlink(path, target) => self.symlink(path, target),
+        };
+        if let Err(failure) = done {
+            return StepEnd::Failed(failure);
+        }
+        self.touched.extend(step.touches().map(<[u8]>::to_vec));
+        self.batch.push(Done { step: step.clone(), stat: None });
+        StepEnd::Done
+    }
+
+    /// Gives a copied file its name; `false` when its part file is lost.
+    fn publish(&mut self, file: &FileStep) -> Result<bool, Failure> {
+        let fail = |what| Failure::new(what, &file.target);
+        let Some(part) = self.copied.get(&file.staged.id).cloned() else { return Ok(false) };
+        if file.hide {
+            self.hide(&file.target)?;
+        }
+        self.apply_attributes(file, &part)?;
+        if part.path != file.target && !self.rename(file, &part)? {
+            return Ok(false);
+        }
+        if let Some(part) = self.copied.get_mut(&file.staged.id) {
+            part.path.clone_from(&file.target);
+        }
+        for name in &file.vacates {
+            unless_missing(self.target.unlink(name)).map_err(Failure::new("remove", name))?;
+            self.dirs.insert(parent(name).to_vec());
+        }
+        if file.partial {
+            self.notes.push(format!(
+                "a process was killed while it wrote a file: what it wrote is {}, the file before is kept",
+                lossy(&file.target)
+            ));
+        }
+        let old = self.moved.remove(&file.staged.id).map(|_| join(&file.part_dir, &self.part_name(file.staged.id)));
+        if let Some(old) = old {
+            unless_missing(self.target.unlink(&old)).map_err(fail("remove the part file of"))?;
+        }
+        Ok(true)
+    }
+
+    fn part_name(&self, id: u64) -> [u8; monarch_abi::outputs::names::PART_LEN] {
+        part_name(self.staging.info().instance, id)
+    }
+
+    /// Renames the part file; `false` when it is lost.
+    fn rename(&mut self, file: &FileStep, part: &CopiedPart) -> Result<bool, Failure> {
+        match self.target.rename(&part.path, &file.target) {
+            Ok(()) => {}
+            Err(Errno::XDEV) => {
+                self.moved.insert(file.staged.id, parent(&file.target).to_vec());
+                unless_missing(self.target.unlink(&part.path))
+                    .map_err(Failure::new("remove the part file of", &file.target))?;
+                return Ok(false);
+            }
+            Err(Errno::NOENT) => {
+                let is_there =
+                    |path: &[u8]| self.target.stat(path).is_ok_and(|st| (st.dev, st.ino) == (part.dev, part.ino));
+                if is_there(&part.path) {
+                    // The directory of the target is missing.
+                    return Err(Failure::new("rename the part file to", &file.target)(Errno::NOENT));
+                }
+                if !is_there(&file.target) {
+                    return Ok(false);
+                }
+            }
+            Err(errno) => return Err(Failure::new("rename the part file to", &file.target)(errno)),
+        }
+        self.dirs.insert(parent(&part.path).to_vec());
+        self.dirs.insert(parent(&file.target).to_vec());
+        Ok(true)
+    }
+
+    /// Sets the attributes that were changed after the copy.
+    fn apply_attributes(&mut self, file: &FileStep, part: &CopiedPart) -> Result<(), Failure> {
+        let Ok(st) = self.staging.stat_data(&file.staged) else { return Ok(()) };
+        let now = attributes_of(&st, file.owner_changed);
+        let is_same =
+            target::Attributes { atime_ns: 0, ..now } == target::Attributes { atime_ns: 0, ..part.attributes };
+        if is_same {
+            return Ok(());
+        }
+        let fail = || Failure::new("set the attributes of", &file.target);
+        let open = match self.target.open(&part.path) {
+            // It was renamed before: the rename finds out.
+            Err(Errno::NOENT) => return Ok(()),
+            other => other.map_err(fail())?,
+        };
+        open.set_attributes(&now).and_then(|()| open.sync()).map_err(fail())?;
+        if let Some(part) = self.copied.get_mut(&file.staged.id) {
+            part.attributes = now;
+        }
+        Ok(())
+    }
+
+    /// Puts a whiteout where the job sees nothing any more.
+    fn hide(&self, name: &[u8]) -> Result<(), Failure> {
+        let fail = Failure::new("hide", name);
+        let Ok(_lock) = self.staging.lock_journal() else { return Err(fail(Errno::IO)) };
+        let tree = self.staging.tree();
+        let hidden = match tree.read(name) {
+            Ok(None) => tree.set(name, monarch_abi::outputs::names::WHITEOUT),
+            other => other.map(|_| ()),
+        };
+        hidden.map_err(fail)
+    }
+
+    fn unlink(&mut self, path: &[u8], guard: &Guard) -> Result<(), Failure> {
+        let fail = || Failure::new("remove", path);
+        let is_meant = match guard {
+            Guard::Any => true,
+            Guard::File(staged) => match self.target.stat(path) {
+                Ok(found) => crate::copy::is_part_of(&found, staged),
+                Err(Errno::NOENT | Errno::NOTDIR) => false,
+                Err(errno) => return Err(fail()(errno)),
+            },
+            Guard::Symlink(target) => self.target.readlink(path).is_ok_and(|found| found == *target),
+        };
+        if !is_meant {
+            return Ok(());
+        }
+        match self.target.unlink(path) {
+            Ok(()) => {
+                self.dirs.insert(parent(path).to_vec());
+                Ok(())
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::ISDIR) => {
+                self.notes.push(format!("{} was removed by the job, and is a directory now: it is kept", lossy(path)));
+                Ok(())
+            }
+            Err(errno) => Err(fail()(errno)),
+        }
+    }
+
+    fn rmdir(&mut self, path: &[u8]) -> Result<(), Failure> {
+        let fail = || Failure::new("remove the directory", path);
+        let mut end = self.target.rmdir(path);
+        if matches!(end, Err(Errno::NOTEMPTY | Errno::EXIST)) {
+            self.evacuate(path).map_err(fail())?;
+            end = self.target.rmdir(path);
+        }
+        match end {
+            Ok(()) => {
+                self.dirs.insert(parent(path).to_vec());
+                Ok(())
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                let note = "was removed by the job, but others have put files there: it is kept";
+                self.notes.push(format!("the directory {} {note}", lossy(path)));
+                Ok(())
+            }
+            Err(errno) => Err(fail()(errno)),
+        }
+    }
+
+    /// Moves the part files of this node out of a directory that is to go: into the output root.
+    fn evacuate(&mut self, dir: &[u8]) -> Result<(), Errno> {
+        for name in self.target.names(dir)? {
+            let Some((instance, id)) = parse_part(&name) else { continue };
+            if instance != self.staging.info().instance {
+                continue;
+            }
+            let path = join(dir, &name);
+            self.target.rename(&path, &name)?;
+            if let Some(part) = self.copied.get_mut(&id)
+                && part.path == path
+            {
+                part.path.clone_from(&name);
+            }
+            self.moved.insert(id, Vec::new());
+        }
+        Ok(())
+    }
+
+    fn symlink(&mut self, path: &[u8], target: &[u8]) -> Result<(), Failure> {
+        let fail = || Failure::new("make the symbolic link", path);
+        match self.target.symlink(path, target) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if self.target.readlink(path).is_ok_and(|found| found == target) => {}
+            Err(Errno::EXIST) => {
+                let new = join(parent(path), &self.part_name(u64::MAX));
+                unless_missing(self.target.unlink(&new)).map_err(fail())?;
+                self.target.symlink(&new, target).map_err(fail())?;
+                self.target.rename(&new, path).map_err(fail())?;
+                self.notes.push(format!("{} was made by others meanwhile: the job's link replaces it", lossy(path)));
+            }
+            Err(errno) => return Err(fail()(errno)),
+        }
+        self.dirs.insert(parent(path).to_vec());
+        Ok(())
+    }
+
+    /// Makes the batch durable, logs it, and changes the overlay. `read_records` feeds the plan what
+    /// was appended; it is called with the lock of the journal held.
+    ///
+    /// # Errors
+    /// A failure of the PFS or of the tier: the steps of the batch have failed.
+    pub fn finish(
+        &mut self,
+        planner: &mut Planner,
+        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
+    ) -> Result<Batch, Failure> {
+        if self.batch.is_empty() {
+            return Ok(Batch::default());
+        }
+        let result = self.make_durable().and_then(|()| self.change_overlay(planner, read_records));
+        if result.is_err() {
+            for done in self.batch.drain(..).rev() {
+                planner.fail(done.step.place);
+            }
+        }
+        self.batch.clear();
+        self.touched.clear();
+        result
+    }
+
+    fn make_durable(&mut self) -> Result<(), Failure> {
+        for dir in &self.dirs {
+            // A directory that was removed meanwhile needs it no more.
+            unless_missing(self.target.sync_dir(dir)).map_err(Failure::new("sync the directory", dir))?;
+        }
+        self.dirs.clear();
+        let mut entries = Vec::new();
+        for done in &mut self.batch {
+            let Place { seq, sub } = done.step.place;
+            let mut fields = LogEntry { read: done.step.read, seq, sub, ..LogEntry::default() };
+            let kind = match &done.step.action {
+                Action::Publish(file) => {
+                    fields.id = file.staged.id;
+                    done.stat = self.target.stat(&file.target).ok();
+                    if let Some(st) = done.stat {
+                        (fields.dev, fields.ino, fields.size) = (st.dev, st.ino, st.size);
+                        (fields.mtime_ns, fields.ctime_ns) = (st.mtime_ns, st.ctime_ns);
+                    }
+                    Kind::File
+                }
+                Action::Skip(staged) => {
+                    fields.id = staged.id;
+                    Kind::Skip
+                }
+                _ => Kind::Other,
+            };
+            entries.push(LogEntry::new(kind, fields));
+        }
+        self.log.append(&entries).map_err(Failure::new("write the agent's log", PUBLISHED.as_bytes()))
+    }
+
+    fn change_overlay(
+        &mut self,
+        planner: &mut Planner,
+        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
+    ) -> Result<Batch, Failure> {
+        let staging = self.staging.clone();
+        let Ok(_lock) = staging.lock_journal() else {
+            return Err(Failure::new("lock the journal", b"")(Errno::IO));
+        };
+        read_records(planner)?;
+        let mut out = Batch::default();
+        let done: Vec<Done> = self.batch.drain(..).collect();
+        for Done { step, stat } in done {
+            let committed = planner.commit(&step);
+            let mut clean = None;
+            if let Action::Publish(file) = &step.action {
+                out.files += 1;
+                out.bytes += stat.map_or(0, |st| st.size);
+                if let Some(staged) = committed.file {
+                    clean =
+                        stat.filter(|_| committed.visible && self.keeps_clean).and_then(|st| to_clean(&staged, &st));
+                    self.copied.remove(&staged.id);
+                    self.moved.remove(&staged.id);
+                    match clean {
+                        Some(clean) => out.clean.push(CleanCopy { name: file.target.clone(), clean }),
+                        None => out.removed.push(staged),
+                    }
+                }
+            }
+            for name in &committed.names {
+                if let Err(e) = self.fix_link(planner, name, &step, clean.as_ref()) {
+                    self.notes.push(format!("the overlay of {} cannot be changed: {e}", lossy(name)));
+                }
+            }
+        }
+        for staged in &out.removed {
+            staging.remove_data(staged);
+        }
+        Ok(out)
+    }
+
+    /// The link of a name, when a step is committed: what it said is on the PFS now.
+    fn fix_link(&self, planner: &Planner, name: &[u8], step: &Step, clean: Option<&Clean>) -> Result<(), Errno> {
+        let tree = self.staging.tree();
+        if matches!(step.action, Action::Rmdir(_)) {
+            if planner.overlay(name).is_none() {
+                tree.remove(&join(name, REMOVED_DIR.as_bytes()))?;
+            }
+            return Ok(());
+        }
+        if planner.overlay(name).is_some() {
+            return Ok(());
+        }
+        let Some(text) = tree.read(name)? else { return Ok(()) };
+        match Link::parse(&text) {
+            Some(Link::File(file)) if planner.file(file.id).is_none() => match clean {
+                Some(clean) if clean.file == file => tree.set(name, &clean_text(clean)),
+                _ => tree.remove(name),
+            },
+            Some(Link::Whiteout | Link::Symlink(_)) => tree.remove(name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets copies of files that are not needed, and removes their part files and data.
+    pub fn drop_files(&mut self, planner: &mut Planner) -> Vec<Staged> {
+        let dropped = planner.take_dropped();
+        for file in &dropped {
+            let id = file.staged.id;
+            self.copied.remove(&id);
+            let dir = self.moved.remove(&id).unwrap_or_else(|| file.part_dir.clone());
+            // The shim has removed it; a copier may have made it again.
+            let _ = self.target.unlink(&join(&dir, &self.part_name(id)));
+            self.staging.remove_data(&file.staged);
+        }
+        dropped.into_iter().map(|file| file.staged).collect()
+    }
+
+    /// Removes a part file that a copy has left whose staged file is gone.
+    pub fn drop_part(&self, path: &[u8]) {
+        let _ = self.target.unlink(path);
+    }
+
+    /// Begins journal and log again, when nothing is pending: whether that was done.
+    pub fn begin_again(
+        &mut self,
+        planner: &mut Planner,
+        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let fail = |what| Failure::new(what, b"");
+        let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
+        read_records(planner)?;
+        if !planner.is_idle() || !self.batch.is_empty() {
+            return Ok(false);
+        }
+        let next_id = self.staging.state().next_id.load(std::sync::atomic::Ordering::Acquire);
+        self.log.begin_again(self.staging.dir(), planner.last_seq(), next_id).map_err(fail("write the agent's log"))?;
+        self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
+        Ok(true)
+    }
+}
+
+/// What a clean copy is compared with; `None` when the published file is not the part file that the
+/// staged file's name tells.
+fn to_clean(staged: &Staged, st: &TargetStat) -> Option<Clean> {
+    ((st.dev, st.ino) == (staged.dev, staged.ino)).then_some(Clean {
+        file: *staged,
+        size: st.size,
+        mtime_ns: st.mtime_ns,
+        ctime_ns: st.ctime_ns,
+    })
+}

@@ -1,0 +1,130 @@
+//! Drains what an earlier job has left in a staging directory, without an agent.
+
+use crate::errors::OutputsError;
+use crate::plan::join;
+use crate::room::TierSpace;
+use crate::root::{RootDrain, RootOptions};
+use crate::staging::StagingDir;
+use crate::status::OutputStatus;
+use crate::target::{DirTarget, Kind, OutputTarget};
+use monarch_abi::outputs::names::parse_part;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often progress is told.
+const POLL: Duration = Duration::from_millis(20);
+/// How long a look at open files may take before progress is told.
+const LOOK_TIME: Duration = Duration::from_millis(500);
+/// How long what only retries is waited for, after it was told.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a recovery came to.
+#[derive(Clone, Debug, Default)]
+pub struct RecoverReport {
+    /// The output root.
+    pub root: PathBuf,
+    /// Files that were published.
+    pub published: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Part files that no journal claims, and that were removed.
+    pub parts_removed: u64,
+    /// Whether nothing is pending any more, so that the staging directory was removed.
+    pub is_done: bool,
+    /// What is still pending, and why.
+    pub rest: OutputStatus,
+}
+
+/// Publishes all that a staging directory holds, removes part files that nothing claims, and removes
+/// the staging directory when nothing is left. `progress` may break off.
+///
+/// # Errors
+/// [`OutputsError`].
+pub fn recover(
+    staging_dir: &Path,
+    progress: impl FnMut(&OutputStatus) -> ControlFlow<()>,
+) -> Result<RecoverReport, OutputsError> {
+    let staging = StagingDir::adopt(staging_dir)?;
+    let root = staging.info().path();
+    let fail = |source| OutputsError::Root { path: root.clone(), source };
+    let target: Arc<dyn OutputTarget> = Arc::new(DirTarget::open(&root).map_err(fail)?);
+    recover_to(staging, target, progress)
+}
+
+/// The same with another way to the PFS.
+///
+/// # Errors
+/// [`OutputsError`].
+pub fn recover_to(
+    staging: StagingDir,
+    target: Arc<dyn OutputTarget>,
+    mut progress: impl FnMut(&OutputStatus) -> ControlFlow<()>,
+) -> Result<RecoverReport, OutputsError> {
+    let (path, instance) = (staging.path().to_owned(), staging.info().instance);
+    let root = staging.info().path();
+    // Nothing new is staged here: no space is needed.
+    let space = TierSpace { reserve: Arc::new(|_| None), make_room: Arc::new(|_| false) };
+    let options = RootOptions {
+        space,
+        max_pending: None,
+        bandwidth: None,
+        may_copy: Arc::new(|| true),
+        keeps_clean: false,
+        is_salvage: true,
+    };
+    let mut drain = RootDrain::start(staging, target.clone(), &options)?;
+    let mut held_since: Option<Instant> = None;
+    let status = loop {
+        let has_looked = drain.look(LOOK_TIME);
+        let status = drain.status();
+        if has_looked && !status.is_pending() {
+            break status;
+        }
+        let is_stuck = status.held.is_some() || status.pending == 0;
+        held_since = if is_stuck { held_since.or(Some(Instant::now())) } else { None };
+        let is_over = held_since.is_some_and(|since| since.elapsed() > PATIENCE);
+        if progress(&status).is_break() || is_over {
+            break status;
+        }
+        std::thread::sleep(POLL);
+    };
+    drain.stop();
+    let is_done = !status.is_pending();
+    let mut report = RecoverReport {
+        root,
+        published: status.published,
+        bytes: status.published_bytes,
+        parts_removed: 0,
+        is_done,
+        rest: status,
+    };
+    drop(drain);
+    if is_done {
+        report.parts_removed = remove_parts(target.as_ref(), instance);
+        std::fs::remove_dir_all(&path).map_err(|source| OutputsError::Io { what: "remove", path, source })?;
+    }
+    Ok(report)
+}
+
+/// Removes the part files of a staging directory that has no entries any more; how many.
+pub fn remove_parts(target: &dyn OutputTarget, instance: u64) -> u64 {
+    let (mut removed, mut dirs) = (0, vec![Vec::new()]);
+    while let Some(dir) = dirs.pop() {
+        let Ok(names) = target.names(&dir) else { continue };
+        for name in names {
+            let path = join(&dir, &name);
+            match parse_part(&name) {
+                Some((of, _)) if of == instance => removed += u64::from(target.unlink(&path).is_ok()),
+                Some(_) => {}
+                None => {
+                    if target.stat(&path).is_ok_and(|st| st.kind == Kind::Dir) {
+                        dirs.push(path);
+                    }
+                }
+            }
+        }
+    }
+    removed
+}

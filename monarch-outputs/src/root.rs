@@ -1,0 +1,222 @@
+//! One output root in use: its staging directory and its threads.
+
+use crate::copy::{CopyContext, MayCopy};
+use crate::drain::{Drain, DrainView};
+use crate::errors::OutputsError;
+use crate::latency::LatencyLimit;
+use crate::lease::LeaseWatch;
+use crate::load::{CleanCopy, Loaded, load};
+use crate::room::{Room, TierSpace};
+use crate::staging::StagingDir;
+use crate::status::OutputStatus;
+use crate::target::OutputTarget;
+use monarch_abi::outputs::names::Staged;
+use monarch_storage::token_bucket::TokenBucket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often files that grow are looked at.
+const ROOM_TICK: Duration = Duration::from_millis(20);
+/// How often it is looked whether the drain has looked.
+const LOOK_POLL: Duration = Duration::from_micros(300);
+/// Over which time the rate of copies is told.
+const RATE_TIME: Duration = Duration::from_secs(1);
+
+/// What a root needs of the agent.
+#[derive(Clone)]
+pub struct RootOptions {
+    /// Space of the tier.
+    pub space: TierSpace,
+    /// Most bytes of files that are not published.
+    pub max_pending: Option<u64>,
+    /// Most bytes a second, of all roots.
+    pub bandwidth: Option<Arc<TokenBucket>>,
+    /// Demand reads first.
+    pub may_copy: MayCopy,
+    /// Whether published files are kept as clean copies.
+    pub keeps_clean: bool,
+    /// Whether what lies behind a damaged record is given up.
+    pub is_salvage: bool,
+}
+
+impl std::fmt::Debug for RootOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RootOptions").field("max_pending", &self.max_pending).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    bytes: u64,
+    rate: u64,
+}
+
+/// What the threads of a root share.
+#[derive(Debug)]
+struct Shared {
+    context: Arc<CopyContext>,
+    room: Arc<Room>,
+    view: Arc<DrainView>,
+    is_stopping: AtomicBool,
+    rate: Mutex<Rate>,
+}
+
+/// An output root in use.
+#[derive(Debug)]
+pub struct RootDrain {
+    staging: Arc<StagingDir>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl RootDrain {
+    /// Takes in what lies in the staging directory, and starts to drain it.
+    ///
+    /// # Errors
+    /// [`OutputsError`].
+    pub fn start(
+        staging: StagingDir,
+        target: Arc<dyn OutputTarget>,
+        options: &RootOptions,
+    ) -> Result<Self, OutputsError> {
+        let staging = Arc::new(staging);
+        let mut loaded = load(&staging, options.is_salvage)?;
+        let clean: Vec<CleanCopy> = std::mem::take(&mut loaded.clean);
+        let files: Vec<Staged> = loaded.planner.files().map(|file| file.staged).collect();
+        let room = Room::new(staging.clone(), options.space.clone(), options.max_pending, files.into_iter(), clean);
+        let context = CopyContext {
+            staging: staging.clone(),
+            target,
+            leases: LeaseWatch::default(),
+            bandwidth: options.bandwidth.clone(),
+            may_copy: options.may_copy.clone(),
+            latency: LatencyLimit::default(),
+            copied_bytes: AtomicU64::new(0),
+            is_stopping: AtomicBool::new(false),
+        };
+        let shared = Arc::new(Shared {
+            context: Arc::new(context),
+            room: Arc::new(room),
+            view: Arc::default(),
+            is_stopping: AtomicBool::new(false),
+            rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, rate: 0 }),
+        });
+        let mut root = Self { staging, shared, threads: Vec::new() };
+        root.spawn(loaded, options.keeps_clean)?;
+        Ok(root)
+    }
+
+    fn spawn(&mut self, loaded: Loaded, keeps_clean: bool) -> Result<(), OutputsError> {
+        let path = self.staging.path().to_owned();
+        let fail = |source| OutputsError::Io { what: "start a thread for", path: path.clone(), source };
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let shared = self.shared.clone();
+        self.threads.push(thread("outputs-lease").spawn(move || shared.context.leases.run()).map_err(fail)?);
+        let shared = self.shared.clone();
+        self.threads.push(thread("outputs-room").spawn(move || shared.keep_room()).map_err(fail)?);
+        let shared = self.shared.clone();
+        let drain = move || shared.drain(loaded, keeps_clean);
+        self.threads.push(thread("outputs").spawn(drain).map_err(fail)?);
+        Ok(())
+    }
+
+    /// Its staging directory.
+    #[must_use]
+    pub const fn staging(&self) -> &Arc<StagingDir> {
+        &self.staging
+    }
+
+    /// The PFS below the root.
+    #[must_use]
+    pub fn target(&self) -> &Arc<dyn OutputTarget> {
+        &self.shared.context.target
+    }
+
+    /// What is pending.
+    #[must_use]
+    pub fn status(&self) -> OutputStatus {
+        let (info, shared) = (self.staging.info(), &self.shared);
+        let mut status = OutputStatus {
+            path: info.path(),
+            staging: self.staging.path().to_owned(),
+            tier: info.tier.clone(),
+            is_volatile: info.is_volatile,
+            pending_bytes: shared.room.pending_bytes(),
+            clean_bytes: shared.room.clean_bytes(),
+            rate: shared.rate(),
+            ..OutputStatus::default()
+        };
+        shared.view.backlog().fill(&mut status);
+        status
+    }
+
+    /// Makes the drain look at all open files, and waits until it found nothing more to do at once.
+    /// Whether it did so in time.
+    pub fn look(&self, timeout: Duration) -> bool {
+        let view = &self.shared.view;
+        let (wanted, began) = (view.look_wanted.fetch_add(1, Ordering::AcqRel) + 1, Instant::now());
+        while view.look_done.load(Ordering::Acquire) < wanted {
+            if began.elapsed() > timeout {
+                return false;
+            }
+            self.staging.map().notify_agent();
+            std::thread::sleep(LOOK_POLL);
+        }
+        true
+    }
+
+    /// Ends its threads. What is pending stays.
+    pub fn stop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.context.leases.stop();
+        self.staging.map().notify_agent();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for RootDrain {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn keep_room(&self) {
+        while !self.is_stopping.load(Ordering::Acquire) {
+            self.room.tick(&self.view.open());
+            std::thread::sleep(ROOM_TICK);
+        }
+    }
+
+    fn drain(&self, loaded: Loaded, keeps_clean: bool) {
+        let mut drain = Drain::new(self.context.clone(), loaded, self.room.clone(), self.view.clone(), keeps_clean);
+        let state = self.context.staging.state();
+        while !self.is_stopping.load(Ordering::Acquire) {
+            let seen = state.appended.load(Ordering::Acquire);
+            let wanted = self.view.look_wanted.load(Ordering::Acquire);
+            if wanted != self.view.look_done.load(Ordering::Acquire) {
+                drain.hurry();
+            }
+            if !drain.turn() && !self.is_stopping.load(Ordering::Acquire) {
+                self.view.look_done.store(wanted, Ordering::Release);
+                drain.sleep(seen);
+            }
+        }
+        drain.stop();
+    }
+
+    fn rate(&self) -> u64 {
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, bytes) = (rate.since.elapsed(), self.context.copied_bytes.load(Ordering::Relaxed));
+        if now >= RATE_TIME {
+            rate.rate = ((bytes - rate.bytes) as f64 / now.as_secs_f64()) as u64;
+            (rate.since, rate.bytes) = (Instant::now(), bytes);
+        }
+        rate.rate
+    }
+}

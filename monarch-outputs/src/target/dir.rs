@@ -1,0 +1,259 @@
+//! [`DirTarget`]: the PFS by a descriptor of the output root.
+
+use super::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::io::{Errno, Result};
+use std::io;
+use std::path::Path;
+
+/// The tree below a directory.
+#[derive(Debug)]
+pub struct DirTarget {
+    root: OwnedFd,
+}
+
+/// Nanoseconds since 1970.
+const fn nanoseconds(s: i64, ns: i64) -> i64 {
+    s.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+const fn timespec(ns: i64) -> Timespec {
+    Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) }
+}
+
+impl From<&Stat> for TargetStat {
+    fn from(st: &Stat) -> Self {
+        let kind = match FileType::from_raw_mode(st.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir,
+            FileType::Symlink => Kind::Symlink,
+            _ => Kind::Other,
+        };
+        Self {
+            kind,
+            dev: st.st_dev,
+            ino: st.st_ino,
+            size: st.st_size as u64,
+            mode: st.st_mode & 0o7777,
+            uid: st.st_uid,
+            gid: st.st_gid,
+            mtime_ns: nanoseconds(st.st_mtime, st.st_mtime_nsec as i64),
+            ctime_ns: nanoseconds(st.st_ctime, st.st_ctime_nsec as i64),
+        }
+    }
+}
+
+/// Sets mode, owner (if it differs) and times of an open file.
+///
+/// # Errors
+/// What the kernel said.
+pub(crate) fn set_attributes(fd: BorrowedFd<'_>, attributes: &Attributes) -> Result<()> {
+    let now = TargetStat::from(&rustix::fs::fstat(fd)?);
+    if let Some(Owner { uid, gid }) = attributes.owner
+        && (uid, gid) != (now.uid, now.gid)
+    {
+        rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    // A change of the owner takes bits out of the mode.
+    if attributes.owner.is_some() || now.mode != attributes.mode {
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(attributes.mode))?;
+    }
+    let times =
+        Timestamps { last_access: timespec(attributes.atime_ns), last_modification: timespec(attributes.mtime_ns) };
+    rustix::fs::futimens(fd, &times)
+}
+
+impl DirTarget {
+    /// The tree below `root`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())? })
+    }
+
+    /// Device and inode number of the root.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn id(&self) -> Result<TargetStat> {
+        Ok(TargetStat::from(&rustix::fs::fstat(&self.root)?))
+    }
+
+    fn beneath(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let path = if path.is_empty() { b"." } else { path };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+            // Kernels before 5.6, and seccomp filters that do not know openat2.
+            Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags),
+            other => other,
+        }
+    }
+
+    /// The same component by component, without any links.
+    fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut dir: Option<OwnedFd> = None;
+        let mut components = path.split(|&c| c == b'/').filter(|c| !c.is_empty()).peekable();
+        while let Some(component) = components.next() {
+            if component == b".." {
+                return Err(Errno::XDEV);
+            }
+            let at = dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let flags = if components.peek().is_some() { through } else { flags };
+            dir = Some(rustix::fs::openat(at, component, flags, Mode::empty())?);
+        }
+        dir.ok_or(Errno::NOENT)
+    }
+
+    /// The directory of a path, and the name in it.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
+        let at = path.iter().rposition(|&c| c == b'/');
+        let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
+        if name.is_empty() || name == b"." || name == b".." {
+            return Err(Errno::INVAL);
+        }
+        Ok((self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+}
+
+const WRITE: OFlags = OFlags::WRONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+impl OutputTarget for DirTarget {
+    fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
+        let (dir, name) = self.parent(path)?;
+        let fd = match rustix::fs::openat(&dir, name, WRITE, Mode::empty()) {
+            // A file that its owner may not write, as after `open(..., 0444)`.
+            Err(Errno::ACCESS) => {
+                let st = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
+                    return Err(Errno::ACCESS);
+                }
+                rustix::fs::chmodat(&dir, name, Mode::from_raw_mode(st.st_mode & 0o7777 | 0o600), AtFlags::empty())?;
+                rustix::fs::openat(&dir, name, WRITE, Mode::empty())?
+            }
+            other => other?,
+        };
+        Ok(Box::new(OpenFile { fd }))
+    }
+
+    fn create(&self, path: &[u8], mode: u32) -> Result<Box<dyn TargetFile>> {
+        let (dir, name) = self.parent(path)?;
+        let flags = WRITE | OFlags::CREATE | OFlags::EXCL;
+        Ok(Box::new(OpenFile { fd: rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(mode))? }))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
+        rustix::fs::renameat(&from_dir, from, &to_dir, to)
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        rustix::fs::unlinkat(&dir, name, AtFlags::empty())
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)
+    }
+
+    fn symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        rustix::fs::symlinkat(target, &dir, name)
+    }
+
+    fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let (dir, name) = self.parent(path)?;
+        Ok(rustix::fs::readlinkat(&dir, name, Vec::new())?.into_bytes())
+    }
+
+    fn stat(&self, path: &[u8]) -> Result<TargetStat> {
+        if path.is_empty() {
+            return self.id();
+        }
+        let (dir, name) = self.parent(path)?;
+        Ok(TargetStat::from(&rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    fn sync_dir(&self, dir: &[u8]) -> Result<()> {
+        let fd = self.beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        match rustix::fs::fsync(&fd) {
+            // File systems that cannot sync a directory say so.
+            Err(Errno::INVAL) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn names(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let fd = self.beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+struct OpenFile {
+    fd: OwnedFd,
+}
+
+impl TargetFile for OpenFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.fd, bytes, offset))
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        rustix::io::retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))
+    }
+
+    fn sync(&self) -> Result<()> {
+        rustix::fs::fsync(&self.fd)
+    }
+
+    fn stat(&self) -> Result<TargetStat> {
+        Ok(TargetStat::from(&rustix::fs::fstat(&self.fd)?))
+    }
+
+    fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
+        set_attributes(self.fd.as_fd(), attributes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_inside_are_followed_and_links_out_are_not() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("inside")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
+        let target = DirTarget::open(dir.path()).unwrap();
+        target.create(b"inside/x", 0o644).unwrap();
+        assert!(dir.path().join("real/x").exists());
+        assert!(target.create(b"out/x", 0o644).is_err());
+        assert!(target.create(b"../x", 0o644).is_err());
+        assert!(std::fs::read_dir(outside.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_file_that_its_owner_may_not_write_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = DirTarget::open(dir.path()).unwrap();
+        target.create(b"x", 0o444).unwrap();
+        assert_eq!(target.open(b"x").unwrap().write_at(b"abc", 0), Ok(3));
+        assert_eq!(target.stat(b"x").unwrap().size, 3);
+    }
+}

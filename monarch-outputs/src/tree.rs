@@ -1,0 +1,205 @@
+//! The overlay of a staging directory: a symbolic link for each name that is not as on the PFS.
+//!
+//! All changes are made under the lock of the journal. The counters `entries` and `pending` of the
+//! state count all links, and all but those of clean copies.
+
+use crate::plan::{Claim, join, parent};
+use monarch_abi::outputs::REMOVED_DIR;
+use monarch_abi::outputs::names::{Link, WHITEOUT, file_text};
+use monarch_abi::outputs::state::State;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Name of a link while it is made, in the staging directory.
+const NEW: &str = "link.new";
+
+/// The overlay.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree<'a> {
+    staging: BorrowedFd<'a>,
+    tree: BorrowedFd<'a>,
+    state: &'a State,
+}
+
+/// Whether the text of a link is of something that is not published.
+fn is_pending(text: &[u8]) -> bool {
+    text.first() != Some(&b'C')
+}
+
+fn add(counter: &AtomicU64, plus: bool, minus: bool) {
+    match (plus, minus) {
+        (true, false) => {
+            counter.fetch_add(1, Ordering::AcqRel);
+        }
+        (false, true) => {
+            let less = |n: u64| n.checked_sub(1);
+            let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+        }
+        _ => {}
+    }
+}
+
+impl<'a> Tree<'a> {
+    /// The overlay of a staging directory; the caller holds the lock of the journal.
+    #[must_use]
+    pub fn new(staging: &'a OwnedFd, tree: &'a OwnedFd, state: &'a State) -> Self {
+        Self { staging: staging.as_fd(), tree: tree.as_fd(), state }
+    }
+
+    /// Where the link of a name lies: for a removed directory in the directory.
+    #[must_use]
+    pub fn link_path(name: &[u8], claim: &Claim) -> Vec<u8> {
+        match claim {
+            Claim::RemovedDir => join(name, REMOVED_DIR.as_bytes()),
+            _ => name.to_vec(),
+        }
+    }
+
+    /// The text of the link at a path.
+    ///
+    /// # Errors
+    /// What the kernel said, except that there is none.
+    pub fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        match rustix::fs::readlinkat(self.tree, path, Vec::new()) {
+            Ok(text) => Ok(Some(text.into_bytes())),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes or replaces the link at a path.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn set(&self, path: &[u8], text: &[u8]) -> Result<()> {
+        let old = self.read(path)?;
+        let _ = rustix::fs::unlinkat(self.staging, NEW, AtFlags::empty());
+        rustix::fs::symlinkat(text, self.staging, NEW)?;
+        match rustix::fs::renameat(self.staging, NEW, self.tree, path) {
+            Err(Errno::NOENT) => {
+                self.make_dirs(parent(path))?;
+                rustix::fs::renameat(self.staging, NEW, self.tree, path)?;
+            }
+            other => other?,
+        }
+        let was_pending = old.as_deref().is_some_and(is_pending);
+        add(&self.state.pending, is_pending(text) && !was_pending, was_pending && !is_pending(text));
+        add(&self.state.entries, old.is_none(), false);
+        Ok(())
+    }
+
+    fn make_dirs(&self, dir: &[u8]) -> Result<()> {
+        let ends = dir.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| at).chain([dir.len()]);
+        for end in ends.filter(|end| *end > 0) {
+            match rustix::fs::mkdirat(self.tree, &dir[..end], Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the link at a path, and directories that are empty without it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn remove(&self, path: &[u8]) -> Result<()> {
+        let Some(old) = self.read(path)? else { return Ok(()) };
+        rustix::fs::unlinkat(self.tree, path, AtFlags::empty())?;
+        add(&self.state.pending, false, is_pending(&old));
+        add(&self.state.entries, false, true);
+        let mut dir = parent(path);
+        while !dir.is_empty() && rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR).is_ok() {
+            dir = parent(dir);
+        }
+        Ok(())
+    }
+
+    /// All links: paths and texts.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn links(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (mut links, mut dirs) = (Vec::new(), vec![Vec::new()]);
+        while let Some(dir) = dirs.pop() {
+            let at: &[u8] = if dir.is_empty() { b"." } else { &dir };
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = rustix::fs::openat(self.tree, at, flags, Mode::empty())?;
+            for entry in rustix::fs::Dir::read_from(&fd)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name == b"." || name == b".." {
+                    continue;
+                }
+                let path = join(&dir, name);
+                match entry.file_type() {
+                    FileType::Directory => dirs.push(path),
+                    _ => {
+                        if let Some(text) = self.read(&path)? {
+                            links.push((path, text));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(links)
+    }
+
+    /// Makes the overlay what the claims say. Links of clean copies stay where no claim is; a link
+    /// of a file that `clean` knows as published becomes one.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn rebuild<'c>(
+        &self,
+        claims: impl Iterator<Item = (&'c [u8], &'c Claim)>,
+        clean: impl Fn(&Link<'_>) -> Option<Vec<u8>>,
+    ) -> Result<()> {
+        let mut wanted: HashMap<Vec<u8>, Vec<u8>> =
+            claims.map(|(name, claim)| (Self::link_path(name, claim), text_of(claim))).collect();
+        for (path, text) in self.links()? {
+            match wanted.get(&path) {
+                Some(want) if *want == text => {
+                    wanted.remove(&path);
+                }
+                Some(_) => {}
+                None => match Link::parse(&text).and_then(|link| clean(&link)) {
+                    Some(kept) if kept == text => {}
+                    Some(kept) => self.set(&path, &kept)?,
+                    None => self.remove(&path)?,
+                },
+            }
+        }
+        for (path, text) in wanted {
+            // A clean copy may lie where a directory is needed now.
+            self.clear_way(parent(&path))?;
+            self.set(&path, &text)?;
+        }
+        let links = self.links()?;
+        let pending = links.iter().filter(|(_, text)| is_pending(text)).count();
+        self.state.pending.store(pending as u64, Ordering::Release);
+        self.state.entries.store(links.len() as u64, Ordering::Release);
+        Ok(())
+    }
+
+    fn clear_way(&self, mut dir: &[u8]) -> Result<()> {
+        while !dir.is_empty() {
+            self.remove(dir)?;
+            dir = parent(dir);
+        }
+        Ok(())
+    }
+}
+
+/// The text of the link of a claim.
+#[must_use]
+pub fn text_of(claim: &Claim) -> Vec<u8> {
+    match claim {
+        Claim::File(file) => file_text(file).to_vec(),
+        Claim::Absent | Claim::RemovedDir => WHITEOUT.to_vec(),
+        Claim::Symlink(target) => [b"L", target.as_slice()].concat(),
+    }
+}
