@@ -1,7 +1,7 @@
 //! Agents and jobs that die, a PFS that fails, wrong words of the command line.
 
 use super::tree::{Tree, differences, tree};
-use super::world::{Drain, Outputs, PARTS, is_built, is_own};
+use super::world::{Drain, Outputs, PARTS, PART_OPS, is_built, is_own};
 use crate::faults::{agent_pid, kill, wait_for};
 use crate::harness::{Job, built, sources};
 use slowfs::{FaultKind, FaultSpec, Op};
@@ -96,7 +96,7 @@ fn a_stalled_pfs_costs_the_job_nothing() {
     if !is_built() {
         return;
     }
-    w.slow_down(Drain::Held);
+    w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(PART_OPS).path(PARTS)).unwrap();
     let mut running = w.start(&saves(&w, 5));
     let start = Instant::now();
     running.until_written("## end");

@@ -27,18 +27,18 @@ pub enum Drain {
     Quick,
     /// Each write takes a while: some is published, some is pending.
     Slow,
-    /// Not at all: everything is pending.
+    /// Not at all: each write fails, and is tried again later. Everything is pending.
     Held,
 }
 
 impl Drain {
     pub const ALL: [Self; 3] = [Self::Quick, Self::Slow, Self::Held];
 
-    fn stall(self) -> Option<FaultKind> {
+    fn fault(self) -> Option<FaultKind> {
         match self {
             Self::Quick => None,
             Self::Slow => Some(FaultKind::Stall(Some(Duration::from_millis(20)))),
-            Self::Held => Some(FaultKind::STALL),
+            Self::Held => Some(FaultKind::EIO),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Outputs {
 
     /// Slows the drain.
     pub fn slow_down(&self, drain: Drain) {
-        if let Some(kind) = drain.stall() {
+        if let Some(kind) = drain.fault() {
             self.pfs.fault(FaultSpec::new(kind).ops(PART_OPS).path(PARTS)).expect("slowfs");
         }
     }

@@ -47,7 +47,7 @@ archives() {
   tar cf all.tar -C "$TMPDIR" --sort=name --mtime=2017-07-14 --owner=1 --group=2 src; cksum < all.tar; mkdir out; tar xf all.tar -C out; show out/src/a out/src/link out/src/sub
   tar xf all.tar -C out --overwrite; tar xf all.tar -C out --unlink-first --recursive-unlink; tar czf all.tgz -C out src; tar tzf all.tgz | sort; tar rf all.tar -C "$TMPDIR" src/empty; tar tf all.tar | wc -l
   show out/src/a out/src/sub/b out/src/sub/deep/x
-  if has zip unzip; then (cd out && zip -qrX ../all.zip src && cd .. && mkdir z && unzip -q all.zip -d z && show z/src/a); fi
+  if has zip unzip; then (cd out && zip -qrX ../all.zip src && cd .. && mkdir z && unzip -q all.zip -d z && show z/src/a; rm all.zip); fi
   rm all.tgz
 }
 rsyncs() {

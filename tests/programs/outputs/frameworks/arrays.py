@@ -32,7 +32,8 @@ def write(state, top):
     elif HOW == "zarr":
         import zarr
         for name, array in state.items():
-            zarr.save_array(f"{top}/{name}.zarr", array, chunks=(32, 32)) if hasattr(zarr, "save_array") else zarr.save(f"{top}/{name}.zarr", array)
+            kept = zarr.create_array(f"{top}/{name}.zarr", shape=array.shape, chunks=(32, 32), dtype=array.dtype)
+            kept[:] = array
     elif HOW == "pyarrow":
         import pyarrow as pa, pyarrow.parquet as pq, pyarrow.feather as feather
         table = pa.table({name: array.ravel() for name, array in state.items()})

@@ -69,7 +69,8 @@ def load():
         return state, int(step)
     state["model"].load_weights(f"step{step}.weights.h5")
     if HOW == "saved_model":
-        served = tf.saved_model.load(f"step{step}").serve(batch(0)[0]).numpy()
+        kept = tf.saved_model.load(f"step{step}")
+        served = kept.serve(batch(0)[0]).numpy()
         assert np.allclose(served, state["model"](batch(0)[0]).numpy(), atol=1e-5)
     return state, int(step)
 

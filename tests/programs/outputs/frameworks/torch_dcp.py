@@ -2,6 +2,7 @@
 import os, shutil, sys, torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 import torch_plain
 from training import digest, train
 
@@ -9,7 +10,7 @@ MODE = os.environ.get("MODE", "sync")
 
 
 def parts(state):
-    return {"model": state[0].state_dict(), "optimizer": dcp.state_dict.get_optimizer_state_dict(*state)}
+    return {"model": state[0].state_dict(), "optimizer": get_optimizer_state_dict(*state)}
 
 
 def save(state, step):
@@ -32,7 +33,7 @@ def load():
     wanted = parts(state)
     dcp.load(wanted, checkpoint_id=f"step-{max(found)}")
     state[0].load_state_dict(wanted["model"])
-    dcp.state_dict.set_optimizer_state_dict(*state, wanted["optimizer"])
+    set_optimizer_state_dict(*state, wanted["optimizer"])
     return state, max(found)
 
 
