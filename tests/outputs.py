@@ -22,7 +22,7 @@ sys.path[:0] = [f"{ROOT}/tests/programs/outputs", f"{ROOT}/tests/programs/output
 
 
 def main():
-    if "-h" in sys.argv[1:2] or "--help" in sys.argv[1:2] or len(sys.argv) < 2:
+    if sys.argv[1:2] in ([], ["-h"], ["--help"]):
         print(__doc__.strip())
         return 0
     import kills, frameworks, suites

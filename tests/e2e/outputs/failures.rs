@@ -350,8 +350,8 @@ fn wrong_words_are_refused_with_a_reason() {
         (vec!["--output", "/", volatile[0], volatile[1]], "/"),
         (vec!["--output", &root, "--output", &root, volatile[0], volatile[1]], "outputs"),
         (vec!["--output", &root], "volatile"),
-        (vec!["--output", &root, "--set", "outputs.0.fsync=sometimes"], "sometimes"),
-        (vec!["--output", &root, "--set", "outputs.0.max_pending=lots"], "lots"),
+        (vec!["--output", &root, volatile[0], volatile[1], "--set", "outputs.0.fsync=sometimes"], "sometimes"),
+        (vec!["--output", &root, volatile[0], volatile[1], "--set", "outputs.0.max_pending=lots"], "lots"),
     ] {
         let job = words.iter().fold(w.here(Job::new("echo").arg("started")), |job, word| job.option(word));
         let ended = w.world().run(&job.option("--strict"));
