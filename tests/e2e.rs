@@ -64,6 +64,8 @@ mod metrics;
 mod never_slower;
 #[path = "e2e/outputs.rs"]
 mod outputs;
+#[path = "e2e/outputs_commands.rs"]
+mod outputs_commands;
 #[path = "e2e/packed.rs"]
 mod packed;
 #[path = "e2e/places.rs"]

@@ -291,7 +291,7 @@ impl Drain {
         let is_first = retry.errno != Some(failure.errno);
         retry.generation = generation;
         retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.next());
+        retry.due = Some(Instant::now() + retry.backoff.pause());
         let text = sentence(failure);
         if is_first {
             tracing::warn!("output below {}: {text}", self.staging.info().root);
@@ -392,13 +392,16 @@ impl Drain {
             tracing::warn!("outputs below {}: {text}", self.staging.info().root);
         }
         retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.next());
+        retry.due = Some(Instant::now() + retry.backoff.pause());
         self.troubles.publish_text = Some(text);
     }
 
     /// Removes what is not needed, tells the processes, and begins an idle journal again.
     fn clean_up(&mut self) -> bool {
-        self.planner.take_created().into_iter().for_each(|staged| self.room.created(staged));
+        for created in self.planner.take_created() {
+            self.room.replaced(&created.name);
+            self.room.created(created.staged);
+        }
         for staged in self.publisher.drop_files(&mut self.planner) {
             self.forget_trouble(staged.id);
             self.room.removed(staged.id);
@@ -419,8 +422,8 @@ impl Drain {
     }
 
     fn held_errno(&self) -> u32 {
-        let errors = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.errno);
-        let held = errors.filter(|errno| remedy(*errno) == Remedy::Hold).next();
+        let mut errors = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.errno);
+        let held = errors.find(|errno| remedy(*errno) == Remedy::Hold);
         held.map_or(0, |errno| errno.raw_os_error().unsigned_abs())
     }
 

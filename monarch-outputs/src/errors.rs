@@ -127,7 +127,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// Notes a failure; the pause before the next attempt.
-    pub fn next(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let pause = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10));
         self.failures = self.failures.saturating_add(1);
         pause.min(MAX_BACKOFF)
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_minute() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<u64> = (0..12).map(|_| backoff.next().as_millis() as u64).collect();
+        let pauses: Vec<u64> = (0..12).map(|_| backoff.pause().as_millis() as u64).collect();
         assert_eq!(pauses[..4], [250, 500, 1000, 2000]);
         assert_eq!(pauses[11], 60_000);
         backoff.reset();
-        assert_eq!(backoff.next(), FIRST_BACKOFF);
+        assert_eq!(backoff.pause(), FIRST_BACKOFF);
     }
 
     #[test]

@@ -17,12 +17,14 @@
 mod file;
 #[cfg(test)]
 mod model;
+mod place;
 mod step;
 #[cfg(test)]
 mod tests;
 
-pub use file::{CopyState, FOUND, Place, PlannedFile, join, parent};
-pub use step::{Action, Claim, Committed, CopyRequest, Dropped, FileStep, Guard, Note, Step};
+pub use file::{CopyState, LeftName, PlannedFile, join, parent};
+pub use place::{FOUND, Guard, Place};
+pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
 
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
@@ -46,7 +48,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 49, fields: 13, because facts, questions and the rules between them share all of its maps.
+/// Methods: 49, fields: 15, because facts, questions and the rules between them share all of its maps.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -55,13 +57,15 @@ pub struct Planner {
     claims: HashMap<Vec<u8>, BTreeMap<ClaimKey, Claim>>,
     open: BTreeSet<u64>,
     to_copy: BTreeSet<Place>,
-    vacating: BTreeSet<u64>,
-    created: Vec<Staged>,
+    leaving: BTreeSet<u64>,
+    created: Vec<Created>,
     dropped: Vec<Dropped>,
     notes: Vec<Note>,
     last_seq: u64,
     max_id: u64,
     is_replaying: bool,
+    /// Claims of steps that were logged: they count until the old journal is read.
+    replayed: Vec<(Vec<u8>, ClaimKey)>,
 }
 
 impl Planner {
@@ -120,7 +124,7 @@ impl Planner {
             staged,
             name: record.a.to_vec(),
             former: Vec::new(),
-            vacates: Vec::new(),
+            left: Vec::new(),
             bound: seq,
             place: None,
             open_until: seq,
@@ -128,6 +132,7 @@ impl Planner {
             copy: CopyState::Waiting,
             replaces: head.flags & flag::PUBLISHED != 0,
             partial: false,
+            is_covered: false,
             in_flight: false,
             was_published: false,
             openers: vec![head.pid],
@@ -136,13 +141,16 @@ impl Planner {
             owner_changed: false,
         };
         self.files.insert(head.id, file);
-        self.created.push(staged);
+        self.created.push(Created { staged, name: record.a.to_vec() });
     }
 
     fn closed(&mut self, id: u64, seq: u64, pid: u32, time_ns: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
         if let Some(at) = file.openers.iter().position(|&p| p == pid) {
             file.openers.swap_remove(at);
+        }
+        if file.is_covered {
+            return;
         }
         file.closed_ns = time_ns;
         self.set_place(id, Place { seq, sub: 0 });
@@ -158,18 +166,21 @@ impl Planner {
             return;
         };
         let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
-        let leaves = head.flags & flag::PUBLISHED != 0 || file.replaces || self.has_claim_below(&old, (bound, 0));
+        let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
+        let guard = if was_on_pfs || self.has_claim_below(&old, (bound, 0)) {
+            Guard::Any
+        } else if self.is_replaying {
+            Guard::File(staged)
+        } else {
+            Guard::Nothing
+        };
         self.unclaim(&old, (bound, 0));
         self.cover(record.b);
         self.claim(record.b, (seq, 0), Claim::File(staged));
-        if leaves {
-            self.claim(&old, (seq, 1), Claim::Absent);
-            self.vacating.insert(head.id);
-        }
+        self.claim(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
+        self.leaving.insert(head.id);
         let Some(file) = self.files.get_mut(&head.id) else { return };
-        if leaves {
-            file.vacates.push((seq, old.clone()));
-        }
+        file.left.push(LeftName { seq, name: old.clone(), guard });
         file.former.push(old);
         file.name = record.b.to_vec();
         file.bound = seq;
@@ -189,7 +200,7 @@ impl Planner {
             (Some((_, Claim::File(file))), 0) => file.id,
             (_, id) => id,
         };
-        let mut vacates = Vec::new();
+        let mut left = Vec::new();
         if let Some(file) = self.files.get(&id) {
             let below = self.has_claim_below(&file.name, (file.bound, 0));
             if file.in_flight || file.was_published || file.replaces || below {
@@ -197,7 +208,7 @@ impl Planner {
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::File(file.staged)));
             }
-            vacates.clone_from(&file.vacates);
+            left.clone_from(&file.left);
             self.cancel(id);
         } else if id != 0 {
             // It was published: the name is on the PFS.
@@ -212,19 +223,29 @@ impl Planner {
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::Symlink(target)));
             }
+            // The shim leaves a whiteout: the agent may have been making the link just then.
+            guard = guard.or(Some(Guard::Nothing));
         } else if top.is_some() {
             guard = Some(Guard::Any);
         }
         if let Some(guard) = guard {
             self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard, head.time_ns);
         }
-        for (sub, (_, name)) in (1..FOUND).zip(vacates) {
-            self.enqueue_unlink(Place { seq, sub }, &name, Guard::Any, head.time_ns);
+        self.unlink_left(left, head.time_ns);
+    }
+
+    /// Removes the names that a cancelled file has left behind, in the places of its renames: what
+    /// has got them since stays.
+    fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) {
+        for LeftName { seq, name, guard } in left {
+            let place = self.free_place(seq, 1);
+            self.enqueue_unlink(place, &name, guard, time_ns);
         }
     }
 
     fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
-        self.claim(path, (place.seq, place.sub), Claim::Absent);
+        let claim = if guard == Guard::Nothing { Claim::Left } else { Claim::Absent };
+        self.claim(path, (place.seq, place.sub), claim);
         self.queue.insert(place, Entry::Unlink(path.to_vec(), guard, time_ns));
     }
 
@@ -253,7 +274,8 @@ impl Planner {
     }
 
     fn has_claim_below(&self, name: &[u8], key: ClaimKey) -> bool {
-        self.claims.get(name).is_some_and(|claims| claims.range(..key).next().is_some())
+        let is_on_pfs = |claim: &Claim| *claim != Claim::Left;
+        self.claims.get(name).is_some_and(|claims| claims.range(..key).any(|(_, claim)| is_on_pfs(claim)))
     }
 
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
@@ -262,14 +284,18 @@ impl Planner {
         let top = self.claims.get(name).and_then(|claims| claims.last_key_value());
         let Some((_, Claim::File(file))) = top else { return };
         let id = file.id;
-        let vacates = self.files.get(&id).map(|file| file.vacates.clone()).unwrap_or_default();
         if self.open.contains(&id) {
-            self.cancel(id);
-            for (_, name) in vacates {
-                let place = self.free_place(self.last_seq, FOUND / 2);
-                self.enqueue_unlink(place, &name, Guard::Any, 0);
-            }
+            self.lose(id);
+        } else if let Some(file) = self.files.get_mut(&id) {
+            file.is_covered = true;
         }
+    }
+
+    /// Cancels a file; what it has left behind is removed.
+    fn lose(&mut self, id: u64) {
+        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        self.cancel(id);
+        self.unlink_left(left, 0);
     }
 
     /// The overlay's entry of a name.
@@ -314,6 +340,9 @@ impl Planner {
 
     /// The file is open: it has no place.
     fn reopen(&mut self, id: u64, open_until: u64) {
+        if self.files.get(&id).is_some_and(|file| file.is_covered && !file.in_flight) {
+            return self.lose(id);
+        }
         self.clear_place(id);
         self.open.insert(id);
         if let Some(file) = self.files.get_mut(&id) {
@@ -325,11 +354,11 @@ impl Planner {
     fn cancel(&mut self, id: u64) {
         self.clear_place(id);
         self.open.remove(&id);
-        self.vacating.remove(&id);
+        self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return };
         self.unclaim(&file.name, (file.bound, 0));
-        for (seq, name) in &file.vacates {
-            self.unclaim(name, (*seq, 1));
+        for left in &file.left {
+            self.unclaim(&left.name, (left.seq, 1));
         }
         let part_dir = file.part_dir().to_vec();
         self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
@@ -352,7 +381,8 @@ impl Planner {
         file.closed_ns = now_ns;
         file.openers.clear();
         file.partial = is_killed && file.replaces;
-        let after = file.open_until;
+        // It has its name only since its rename.
+        let after = file.open_until.max(file.bound);
         if is_killed {
             let note = Note::Killed(file.target());
             self.notes.push(note);
@@ -394,9 +424,12 @@ impl Planner {
     /// The data of a staged file is gone: nothing can be published of it.
     pub fn lost(&mut self, id: u64) {
         if let Some(file) = self.files.get(&id) {
-            let note = Note::Lost(file.target());
-            self.notes.push(note);
-            self.cancel(id);
+            let (name, bound) = (file.name.clone(), file.bound);
+            self.notes.push(Note::Lost(file.target()));
+            self.lose(id);
+            // For the link of the overlay.
+            let place = self.free_place(bound, 1);
+            self.enqueue_unlink(place, &name, Guard::Nothing, 0);
         }
     }
 
@@ -404,6 +437,14 @@ impl Planner {
     pub fn begin(&mut self, step: &Step) {
         let Some(entry) = self.queue.remove(&step.place) else { return };
         self.to_copy.remove(&step.place);
+        match &step.action {
+            Action::Publish(file) => {
+                let bound = self.files.get(&file.staged.id).map(|planned| planned.bound);
+                self.replaced(&file.target, bound.unwrap_or(0));
+            }
+            Action::Symlink(path, _) => self.replaced(path, step.place.seq),
+            _ => {}
+        }
         if let Entry::File(id) = &entry
             && let Some(file) = self.files.get_mut(id)
         {
@@ -452,12 +493,12 @@ impl Planner {
                 names.extend(self.forget(id));
                 return Committed { names, file: Some(published.staged), visible };
             }
-            Action::Skip(staged) => self.cancel(staged.id),
-            Action::Symlink(path, _) => {
-                self.unclaim(path, key);
-                self.drop_vacates(path, step.place.seq);
+            Action::Skip(staged) => {
+                let left = self.files.get(&staged.id).map(|file| file.left.clone()).unwrap_or_default();
+                names.extend(left.into_iter().map(|left| left.name));
+                self.cancel(staged.id);
             }
-            Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
+            Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
         }
         drop(entry);
         Committed { names, file: None, visible: false }
@@ -465,53 +506,36 @@ impl Planner {
 
     /// Removes a published file from the plan; names whose claims went with it.
     fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
-        self.vacating.remove(&id);
+        self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return Vec::new() };
         self.unclaim(&file.name, (file.bound, 0));
-        for (seq, name) in &file.vacates {
-            self.unclaim(name, (*seq, 1));
+        for left in &file.left {
+            self.unclaim(&left.name, (left.seq, 1));
         }
-        vec![file.name]
+        file.left.into_iter().map(|left| left.name).chain([file.name]).collect()
     }
 
     /// The names that a publication has removed and replaced are not to be removed again.
     fn vacated(&mut self, published: &FileStep) {
         let id = published.staged.id;
-        let mut gone = Vec::new();
-        if let Some(file) = self.files.get_mut(&id) {
-            let bound = file.bound;
-            file.vacates.retain(|(seq, name)| {
-                let is_done = published.vacates.contains(name);
-                if is_done {
-                    gone.push((*seq, name.clone()));
-                }
-                !is_done
-            });
-            if file.name == published.target {
-                self.drop_vacates(&published.target, bound);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        for left in &mut file.left {
+            if published.vacates.iter().any(|vacate| vacate.name == left.name) {
+                left.guard = Guard::Nothing;
             }
-        }
-        for (seq, name) in gone {
-            self.unclaim(&name, (seq, 1));
         }
     }
 
     /// Another thing, which got the name by record `bound`, is published under it: what earlier
     /// records left there is gone.
-    fn drop_vacates(&mut self, name: &[u8], bound: u64) {
-        let mut gone = Vec::new();
-        for id in &self.vacating {
+    fn replaced(&mut self, name: &[u8], bound: u64) {
+        for id in &self.leaving {
             let Some(file) = self.files.get_mut(id) else { continue };
-            file.vacates.retain(|(seq, vacated)| {
-                let is_gone = vacated == name && *seq < bound;
-                if is_gone {
-                    gone.push(*seq);
+            for left in &mut file.left {
+                if left.name == name && left.seq < bound {
+                    left.guard = Guard::Nothing;
                 }
-                !is_gone
-            });
-        }
-        for seq in gone {
-            self.unclaim(name, (seq, 1));
+            }
         }
     }
 
@@ -567,7 +591,7 @@ impl Planner {
         let Some(Entry::File(id)) = self.queue.get(&place) else { return None };
         let target = self.files.get(id)?.target();
         // What the file would leave behind has to be removed at its place.
-        if !self.files.get(id)?.vacates.is_empty() {
+        if self.files.get(id)?.left.iter().any(|left| left.guard != Guard::Nothing) {
             return None;
         }
         let mut replaced = None;
@@ -609,14 +633,25 @@ impl Planner {
         Some(Step { place, read: self.last_seq, action })
     }
 
+    /// Names to remove after the publication of a file.
+    fn vacates(file: &PlannedFile) -> Vec<Vacate> {
+        let mut vacates: Vec<Vacate> = Vec::new();
+        for LeftName { name, guard, .. } in &file.left {
+            if *guard != Guard::Nothing && *name != file.name && vacates.iter().all(|vacate| vacate.name != *name) {
+                vacates.push(Vacate { name: name.clone(), guard: guard.clone() });
+            }
+        }
+        vacates
+    }
+
     fn file_step(&self, file: &PlannedFile) -> FileStep {
         FileStep {
             staged: file.staged,
             target: file.target(),
             part_dir: file.part_dir().to_vec(),
             former: file.former.iter().rev().cloned().collect(),
-            vacates: file.vacates.iter().map(|(_, name)| name.clone()).filter(|name| *name != file.name).collect(),
-            hide: self.overlay(&file.name) == Some(&Claim::Absent),
+            vacates: Self::vacates(file),
+            hide: matches!(self.overlay(&file.name), Some(Claim::Absent | Claim::Left)),
             owner_changed: file.owner_changed,
             partial: file.partial,
         }
@@ -678,7 +713,7 @@ impl Planner {
     }
 
     /// Takes the files that were created since the last call.
-    pub fn take_created(&mut self) -> Vec<Staged> {
+    pub fn take_created(&mut self) -> Vec<Created> {
         std::mem::take(&mut self.created)
     }
 
@@ -721,6 +756,9 @@ impl Planner {
         } else if self.files.contains_key(&id) {
             self.clear_place(id);
             self.open.remove(&id);
+            if let Some((name, bound)) = self.files.get(&id).map(|file| (file.name.clone(), file.bound)) {
+                self.replaced(&name, bound);
+            }
             if let Some(file) = self.files.get_mut(&id) {
                 file.in_flight = true;
                 file.was_published = true;
@@ -735,14 +773,19 @@ impl Planner {
             Some(Entry::Unlink(path, ..) | Entry::Rmdir(path, _) | Entry::Symlink(path, ..)) => path.clone(),
             _ => return,
         };
-        self.queue.remove(&place);
-        self.unclaim(&path, key);
+        if let Some(Entry::Symlink(..)) = self.queue.remove(&place) {
+            self.replaced(&path, place.seq);
+        }
+        self.replayed.push((path, key));
     }
 
     /// Ends the old journal: files that were published and not touched since are done with. Their
     /// numbers.
     pub fn end_replay(&mut self) -> Vec<u64> {
         self.is_replaying = false;
+        for (path, key) in std::mem::take(&mut self.replayed) {
+            self.unclaim(&path, key);
+        }
         let mut done = Vec::new();
         let ids: Vec<u64> = self.files.keys().copied().collect();
         for id in ids {

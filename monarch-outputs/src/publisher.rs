@@ -165,9 +165,8 @@ impl Publisher {
         if let Some(part) = self.copied.get_mut(&file.staged.id) {
             part.path.clone_from(&file.target);
         }
-        for name in &file.vacates {
-            unless_missing(self.target.unlink(name)).map_err(Failure::new("remove", name))?;
-            self.dirs.insert(parent(name).to_vec());
+        for vacate in &file.vacates {
+            self.unlink(&vacate.name, &vacate.guard)?;
         }
         if file.partial {
             self.notes.push(format!(
@@ -252,6 +251,7 @@ impl Publisher {
         let fail = || Failure::new("remove", path);
         let is_meant = match guard {
             Guard::Any => true,
+            Guard::Nothing => false,
             Guard::File(staged) => match self.target.stat(path) {
                 Ok(found) => crate::copy::is_part_of(&found, staged),
                 Err(Errno::NOENT | Errno::NOTDIR) => false,

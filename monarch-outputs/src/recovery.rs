@@ -57,6 +57,7 @@ pub fn recover(
 ///
 /// # Errors
 /// [`OutputsError`].
+#[expect(clippy::needless_pass_by_value, reason = "callers have no use for the target any more")]
 pub fn recover_to(
     staging: StagingDir,
     target: Arc<dyn OutputTarget>,

@@ -59,6 +59,7 @@ struct Books {
     /// For creators: what they have taken of it is assigned to files when their records are read.
     room: Vec<Reservation>,
     clean: VecDeque<CleanCopy>,
+    clean_names: HashMap<Vec<u8>, u64>,
     pending_bytes: u64,
     clean_bytes: u64,
 }
@@ -132,7 +133,20 @@ impl Room {
             books.pending_bytes = books.pending_bytes.saturating_sub(before);
         }
         books.clean_bytes += size;
+        books.clean_names.insert(copy.name.clone(), copy.clean.file.id);
         books.clean.push_back(copy);
+    }
+
+    /// The job has created a file of this name: a clean copy of it is not needed.
+    pub fn replaced(&self, name: &[u8]) {
+        let mut books = self.lock();
+        let Some(id) = books.clean_names.remove(name) else { return };
+        let Some(at) = books.clean.iter().position(|copy| copy.clean.file.id == id) else { return };
+        let Some(copy) = books.clean.remove(at) else { return };
+        books.clean_bytes = books.clean_bytes.saturating_sub(copy.clean.size);
+        drop(books);
+        self.staging.remove_data(&copy.clean.file);
+        self.removed(id);
     }
 
     /// Bytes of files that are not published.
@@ -242,6 +256,9 @@ impl Room {
             let mut books = self.lock();
             let copy = books.clean.pop_front();
             if let Some(copy) = &copy {
+                if books.clean_names.get(&copy.name) == Some(&copy.clean.file.id) {
+                    books.clean_names.remove(&copy.name);
+                }
                 books.clean_bytes = books.clean_bytes.saturating_sub(copy.clean.size);
             }
             copy

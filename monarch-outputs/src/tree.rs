@@ -199,7 +199,7 @@ impl<'a> Tree<'a> {
 pub fn text_of(claim: &Claim) -> Vec<u8> {
     match claim {
         Claim::File(file) => file_text(file).to_vec(),
-        Claim::Absent | Claim::RemovedDir => WHITEOUT.to_vec(),
+        Claim::Absent | Claim::Left | Claim::RemovedDir => WHITEOUT.to_vec(),
         Claim::Symlink(target) => [b"L", target.as_slice()].concat(),
     }
 }

@@ -296,7 +296,10 @@ pub unsafe fn link(
     follow: bool,
 ) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { settle(from_fd, from, follow).or_else(|| make(to_fd, to)) }
+    unsafe {
+        let work = |place: &mut Place| names::publish_for_link(place, follow).map(as_result);
+        at_path(from_fd, from, -1, work).or_else(|| make(to_fd, to))
+    }
 }
 
 /// Before a call that only the PFS can answer.
@@ -559,5 +562,55 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
             to.add(len).write(0);
             Ok(Answer::Done(to))
         })
+    }
+}
+
+/// The output root of a pending file, for calls that ask about its file system.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn file_system(path: *const c_char) -> Option<monarch_guest::absolute::Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, true);
+    errno::set_errno(saved);
+    match found {
+        Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
+        _ => None,
+    }
+}
+
+/// The directory of the output root of a staged file that is open.
+#[must_use]
+pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
+    let ctx = ctx::for_outputs()?;
+    let saved = errno::errno();
+    let open = || {
+        let (root, _) = descriptors::staged(&ctx, fd)?;
+        kernel::open(root.on_pfs(b"")?.c_str()?, flags | libc::O_DIRECTORY | libc::O_CLOEXEC, 0).ok()
+    };
+    let dir = open();
+    errno::set_errno(saved);
+    dir
+}
+
+/// The path of the staged file of a pending name.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, follow);
+    errno::set_errno(saved);
+    match found {
+        Ok(lookup::Found::Entry(tree::Entry::File(file))) => place.root.data(&file.name()),
+        _ => None,
     }
 }

@@ -29,6 +29,7 @@ symbols! {
     execve execv execvp execvpe execveat posix_spawn posix_spawnp
     realpath __realpath_chk canonicalize_file_name
     dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl
+    statfs statfs64 statvfs statvfs64 pathconf
     fstatfs fstatfs64 fstatvfs fstatvfs64 fpathconf syncfs fsync fdatasync
     // metadata
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
@@ -36,7 +37,7 @@ symbols! {
     access faccessat euidaccess eaccess
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
-    getxattr listxattr fgetxattr flistxattr
+    getxattr listxattr lgetxattr llistxattr fgetxattr flistxattr
     readlink readlinkat __readlink_chk __readlinkat_chk
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat

@@ -5,8 +5,9 @@
 //! without Monarch, after a line on standard error. With `--strict` such a job is not started.
 
 use crate::args::{JobConfigArgs, NoConfig};
-use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
+use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND, EX_NOT_PUBLISHED};
 use crate::job::child::{self, Child};
+use crate::job::drain::JobOutputs;
 use crate::job::{preflight, preload};
 use crate::{job, say};
 use anyhow::Result;
@@ -42,11 +43,12 @@ pub(crate) struct RunArgs {
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
     let arguments = args.config.all();
-    let (mut service, mut settings) = (None, Run::default());
+    let (mut service, mut settings, mut outputs) = (None, Run::default(), JobOutputs::default());
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&arguments, &args.command, args.quiet) {
             Ok(Resolved { mut config, forbidden, .. }) => {
+                outputs = JobOutputs::of(&config);
                 // (The agent, which other jobs may share, is not concerned.)
                 settings = std::mem::take(&mut config.run);
                 let strict = settings.strict || args.strict;
@@ -91,14 +93,16 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             s.keep_alive();
         }
     })?;
+    let (took, mut is_published) = (started.elapsed(), true);
     if let Some(mut s) = service {
+        is_published = outputs.wait(&mut s, args.quiet);
         s.hurry();
         s.end_trace(args.quiet);
         let (report, command) = (args.report.as_deref(), &args.command[..]);
-        let (took, accounting) = (started.elapsed(), settings.accounting.as_deref());
+        let accounting = settings.accounting.as_deref();
         job::conclude(s, &job::Ending { report, quiet: args.quiet, took, command, accounting, wait: false });
     }
-    Ok(child::end_like(end))
+    Ok(if is_published { child::end_like(end) } else { ExitCode::from(EX_NOT_PUBLISHED) })
 }
 
 /// Returns which flag or setting makes a strict job strict.

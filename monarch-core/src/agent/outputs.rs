@@ -17,10 +17,12 @@ use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, OutputsOptions};
 use monarch_outputs::room::TierSpace;
 use monarch_outputs::staging::{self, RootInfo};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The output roots that an agent drains.
 #[derive(Debug)]
@@ -190,6 +192,15 @@ impl Outputs {
         let failed = lock(&self.failed).clone();
         let all = self.drains.status().into_iter().chain(failed);
         all.filter(|status| roots.is_empty() || roots.contains(&status.path)).collect()
+    }
+
+    /// [`Outputs::status`] as it is at this moment: looks at the files that are open, which takes
+    /// half a second at most for each output root.
+    #[must_use]
+    pub fn status_now(&self, roots: &[PathBuf]) -> Vec<OutputStatus> {
+        let known = self.status(roots).into_iter();
+        let look = |path: &Path| self.drains.wait_drained(path, Some(Instant::now()), |_| ControlFlow::Break(()));
+        known.map(|status| look(&status.path).unwrap_or(status)).collect()
     }
 
     /// Whether the agent has something to publish, and can: what the PFS refuses is left for later.

@@ -50,6 +50,8 @@ const LAST_REPLY_TIME: Duration = Duration::from_millis(50);
 const PACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running agent.
+///
+/// Fields: 13, because they are the parts that live as long as it does.
 #[derive(Debug)]
 pub struct Agent {
     dir: Arc<HeldDir>,
@@ -300,7 +302,7 @@ impl Agent {
                     Err(e) => Reply::Error { message: e.to_string() },
                 }
             }
-            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status(&roots))).await,
+            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status_now(&roots))).await,
             Ok(Request::Flush { roots, open }) => self.outputs(move |outputs| outputs.flush(&roots, &open)).await,
             Ok(Request::Cluster { check }) => self.cluster(check).await,
             Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,

@@ -1,18 +1,7 @@
 //! A staged file as the plan knows it.
 
+use super::place::{Guard, Place};
 use monarch_abi::outputs::names::Staged;
-
-/// Where an entry stands in the order of publication.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The record after which the entry is published.
-    pub seq: u64,
-    /// Order among entries of one record. From [`FOUND`] on: files found closed after the record.
-    pub sub: u32,
-}
-
-/// First [`Place::sub`] of files that were found closed without a record.
-pub const FOUND: u32 = 1 << 16;
 
 /// How far the copy of a staged file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +14,17 @@ pub enum CopyState {
     Done,
 }
 
+/// A name that a file has left by a rename before its publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftName {
+    /// The record of the rename.
+    pub seq: u64,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What of that name the PFS has, to be removed after the publication.
+    pub guard: Guard,
+}
+
 /// A staged file that is not published, or whose publication is being done.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
@@ -35,9 +35,8 @@ pub struct PlannedFile {
     /// Names that it had before, oldest first: its part file lies beside the first one, and an
     /// earlier publication may have given it any of them.
     pub former: Vec<Vec<u8>>,
-    /// Names that it has left behind on the PFS, removed after its publication, and the records
-    /// that say so.
-    pub vacates: Vec<(u64, Vec<u8>)>,
+    /// Names that it has left behind.
+    pub left: Vec<LeftName>,
     /// The record that gave it its name.
     pub bound: u64,
     /// Its place in the order; `None` while it is open.
@@ -53,6 +52,9 @@ pub struct PlannedFile {
     pub replaces: bool,
     /// Whether its writers were killed, so that it is kept beside the file that it would replace.
     pub partial: bool,
+    /// Whether another thing has got its name: it keeps its place, or is lost when it turns out to
+    /// be open.
+    pub is_covered: bool,
     /// Whether a publication of it was begun and is not committed.
     pub in_flight: bool,
     /// Whether a publication of it was done before it was opened or renamed again.

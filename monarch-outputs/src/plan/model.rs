@@ -1,1 +1,657 @@
+//! The plan against a plain directory: random calls of a job, interleaved with the drain and with
+//! crashes of the agent.
+//!
+//! The job's side does what the shim does, the agent's side what the publisher does, both on maps.
+//! After each call the job sees what the plain directory has. After each commit the PFS is what the
+//! plain directory was after some record, but for names of files that are open, pending or
+//! cancelled. At the end both are the same.
 
+use super::*;
+use monarch_abi::outputs::record::Header;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+type Name = &'static str;
+const NAMES: [Name; 4] = ["a", "b", "c", "d"];
+
+/// What a name is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Thing {
+    File(u64),
+    Symlink(Vec<u8>),
+}
+
+/// A file of the PFS: which staged file it was, and which of its contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    thing: Thing,
+    version: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shown {
+    File(u64),
+    Whiteout,
+    Symlink(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Written {
+    seq: u64,
+    op: Op,
+    id: u64,
+    flags: u16,
+    a: Vec<u8>,
+    b: Vec<u8>,
+}
+
+/// A copy that was made or is being made.
+#[derive(Clone, Debug)]
+struct Made {
+    id: u64,
+    generation: u64,
+    version: u64,
+    epoch: u64,
+    /// The published name, if an earlier agent has renamed the part file.
+    already: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Debug)]
+struct Logged {
+    read: u64,
+    place: Place,
+    id: u64,
+    is_skip: bool,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    // The job.
+    data: HashMap<u64, u64>,
+    open: HashMap<u64, u32>,
+    epoch: HashMap<u64, u64>,
+    shown: BTreeMap<Vec<u8>, Shown>,
+    journal: Vec<Written>,
+    next_id: u64,
+    version: u64,
+    handles: Vec<u64>,
+    /// The plain directory, and what it was after each record.
+    plain: BTreeMap<Vec<u8>, Thing>,
+    history: Vec<BTreeMap<Vec<u8>, Thing>>,
+    last_of: HashMap<u64, u64>,
+    names_of: HashMap<u64, BTreeSet<Vec<u8>>>,
+    had: BTreeSet<(Vec<u8>, u64)>,
+    // The PFS.
+    pfs: BTreeMap<Vec<u8>, Node>,
+    parts: BTreeSet<u64>,
+    // The agent.
+    planner: Planner,
+    running: Vec<Made>,
+    copied: HashMap<u64, Made>,
+    batch: Vec<Step>,
+    touched: BTreeSet<Vec<u8>>,
+    log: Vec<Logged>,
+}
+
+fn staged(id: u64) -> Staged {
+    Staged { id, dev: 1, ino: id, uid: 0, gid: 0 }
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Create(usize),
+    Write(usize),
+    Close(usize, bool),
+    Reopen(usize),
+    Rename(usize, usize),
+    Unlink(usize),
+    Symlink(usize, usize),
+    Read(usize),
+    StartCopy,
+    EndCopy(usize),
+    Probe,
+    Step,
+    Commit,
+    Crash(bool),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let name = 0..NAMES.len();
+    prop_oneof![
+        4 => name.clone().prop_map(Call::Create),
+        3 => any::<usize>().prop_map(Call::Write),
+        5 => (any::<usize>(), prop::bool::weighted(0.8)).prop_map(|(i, r)| Call::Close(i, r)),
+        1 => name.clone().prop_map(Call::Reopen),
+        3 => (name.clone(), name.clone()).prop_map(|(a, b)| Call::Rename(a, b)),
+        2 => name.clone().prop_map(Call::Unlink),
+        1 => (name.clone(), name).prop_map(|(a, b)| Call::Symlink(a, b)),
+        6 => (1usize..5).prop_map(Call::Read),
+        6 => Just(Call::StartCopy),
+        6 => any::<usize>().prop_map(Call::EndCopy),
+        4 => Just(Call::Probe),
+        8 => Just(Call::Step),
+        4 => Just(Call::Commit),
+        1 => any::<bool>().prop_map(Call::Crash),
+    ]
+}
+
+impl World {
+    fn new(published: &[usize]) -> Self {
+        let mut world = Self { next_id: 1000, history: vec![BTreeMap::new()], ..Self::default() };
+        for at in published {
+            // A file of before: its number is no staged file's.
+            let id = *at as u64 + 1;
+            world.pfs.insert(NAMES[*at].into(), Node { thing: Thing::File(id), version: 0 });
+            world.plain.insert(NAMES[*at].into(), Thing::File(id));
+            world.data.insert(id, 0);
+            world.had.insert((NAMES[*at].into(), id));
+        }
+        world.history[0] = world.plain.clone();
+        world
+    }
+
+    // --- the job ---
+
+    fn append(&mut self, op: Op, id: u64, flags: u16, a: &[u8], b: &[u8]) {
+        let seq = self.journal.len() as u64 + 1;
+        self.journal.push(Written { seq, op, id, flags, a: a.to_vec(), b: b.to_vec() });
+        self.last_of.insert(id, seq);
+        self.history.push(BTreeMap::new());
+        self.remember();
+    }
+
+    /// The plain directory now is what it is after the last record.
+    fn remember(&mut self) {
+        for (name, thing) in &self.plain {
+            if let Thing::File(id) = thing {
+                self.names_of.entry(*id).or_default().insert(name.clone());
+                self.had.insert((name.clone(), *id));
+            }
+        }
+        *self.history.last_mut().unwrap() = self.plain.clone();
+    }
+
+    fn seen(&self, name: &[u8]) -> Option<Thing> {
+        match self.shown.get(name) {
+            Some(Shown::File(id)) => Some(Thing::File(*id)),
+            Some(Shown::Symlink(target)) => Some(Thing::Symlink(target.clone())),
+            Some(Shown::Whiteout) => None,
+            None => self.pfs.get(name).map(|node| node.thing.clone()),
+        }
+    }
+
+    fn published_flag(&self, name: &[u8]) -> u16 {
+        if self.pfs.contains_key(name) { flag::PUBLISHED } else { 0 }
+    }
+
+    fn opened(&mut self, id: u64) {
+        *self.open.entry(id).or_default() += 1;
+        *self.epoch.entry(id).or_default() += 1;
+        self.handles.push(id);
+        self.version += 1;
+    }
+
+    fn create(&mut self, name: &[u8]) {
+        if matches!(self.seen(name), Some(Thing::Symlink(_))) {
+            return;
+        }
+        if let Some(Shown::File(id)) = self.shown.get(name).cloned() {
+            let is_open = self.open.get(&id).is_some_and(|n| *n > 0);
+            let is_last = self.last_of.get(&id) == Some(&(self.journal.len() as u64));
+            if is_open || is_last {
+                self.opened(id);
+                self.data.insert(id, self.version);
+                return self.append(Op::Open, id, flag::TRUNCATED, name, &staged(id).name());
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.opened(id);
+        self.data.insert(id, self.version);
+        self.parts.insert(id);
+        self.plain.insert(name.to_vec(), Thing::File(id));
+        self.append(Op::Open, id, flag::NEW | self.published_flag(name), name, &staged(id).name());
+        self.shown.insert(name.to_vec(), Shown::File(id));
+    }
+
+    fn close(&mut self, handle: usize, has_record: bool) {
+        if self.handles.is_empty() {
+            return;
+        }
+        let id = self.handles.swap_remove(handle % self.handles.len());
+        *self.open.get_mut(&id).unwrap() -= 1;
+        if has_record {
+            self.append(Op::Close, id, 0, b"", b"");
+        }
+    }
+
+    fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let Some(Shown::File(id)) = self.shown.get(from).cloned() else { return };
+        if from == to {
+            return;
+        }
+        let thing = self.plain.remove(from).unwrap();
+        self.plain.insert(to.to_vec(), thing);
+        self.append(Op::Rename, id, self.published_flag(from), from, to);
+        self.shown.insert(to.to_vec(), Shown::File(id));
+        self.shown.insert(from.to_vec(), Shown::Whiteout);
+    }
+
+    fn unlink(&mut self, name: &[u8]) {
+        if self.seen(name).is_none() {
+            return;
+        }
+        self.plain.remove(name);
+        let shown = self.shown.get(name).cloned();
+        let flags = self.published_flag(name);
+        match &shown {
+            Some(Shown::File(id)) => {
+                let id = *id;
+                self.append(Op::Unlink, id, flags, name, b"");
+                self.parts.remove(&id);
+                self.data.remove(&id);
+            }
+            None if self.shown.is_empty() => {
+                self.pfs.remove(name);
+                return self.remember();
+            }
+            _ => self.append(Op::Unlink, 0, flags, name, b""),
+        }
+        // Of a link: the agent may be making it just now.
+        if flags == 0 && !matches!(shown, Some(Shown::Symlink(_))) {
+            self.shown.remove(name);
+        } else {
+            self.shown.insert(name.to_vec(), Shown::Whiteout);
+        }
+    }
+
+    fn symlink(&mut self, name: &[u8], target: &[u8]) {
+        if self.seen(name).is_some() {
+            return;
+        }
+        self.plain.insert(name.to_vec(), Thing::Symlink(target.to_vec()));
+        self.append(Op::Symlink, 0, 0, name, target);
+        self.shown.insert(name.to_vec(), Shown::Symlink(target.to_vec()));
+    }
+
+    // --- the agent ---
+
+    fn feed(planner: &mut Planner, written: &Written) {
+        let header = Header { seq: written.seq, id: written.id, flags: written.flags, ..Header::default() };
+        planner.record(&Record { header, op: written.op, a: &written.a, b: &written.b });
+    }
+
+    fn read(&mut self, most: usize) {
+        let from = self.planner.last_seq() as usize;
+        for written in self.journal.iter().skip(from).take(most) {
+            Self::feed(&mut self.planner, written);
+        }
+        for dropped in self.planner.take_dropped() {
+            let id = dropped.staged.id;
+            self.parts.remove(&id);
+            self.data.remove(&id);
+            self.copied.remove(&id);
+        }
+    }
+
+    fn probe(&mut self) {
+        for id in self.planner.open_files().map(|file| file.staged.id).collect::<Vec<_>>() {
+            if self.data.contains_key(&id) {
+                let is_closed = self.open.get(&id) == Some(&0);
+                self.planner.lease(id, is_closed, false, 0);
+            } else {
+                self.read(usize::MAX);
+                self.planner.lost(id);
+            }
+        }
+    }
+
+    fn start_copies(&mut self, most: usize) {
+        let busy: Vec<u64> = self.running.iter().map(|made| made.id).collect();
+        for request in self.planner.take_copies(most, |id| busy.contains(&id)) {
+            let id = request.staged.id;
+            let Some(&version) = self.data.get(&id) else {
+                self.read(usize::MAX);
+                continue;
+            };
+            if self.open.get(&id) != Some(&0) {
+                self.planner.copy_refused(id, request.generation);
+                continue;
+            }
+            let is_it = |name: &&Vec<u8>| {
+                self.pfs.get(*name).is_some_and(|node| node.thing == Thing::File(id) && node.version == version)
+            };
+            let mut already = None;
+            if !self.parts.contains(&id) {
+                already = std::iter::once(&request.target).chain(&request.former).find(is_it).cloned();
+                if already.is_none() {
+                    self.parts.insert(id);
+                }
+            }
+            let epoch = self.epoch[&id];
+            self.running.push(Made { id, generation: request.generation, version, epoch, already });
+        }
+    }
+
+    fn end_copy(&mut self, at: usize) {
+        if self.running.is_empty() {
+            return;
+        }
+        let made = self.running.swap_remove(at % self.running.len());
+        let (id, generation) = (made.id, made.generation);
+        if self.planner.file(id).is_none_or(|file| file.generation != generation) {
+            if self.planner.file(id).is_none() {
+                self.parts.remove(&id);
+            }
+            return;
+        }
+        if self.epoch[&id] == made.epoch {
+            self.copied.insert(id, made);
+            self.planner.copied(id, generation);
+        } else {
+            self.planner.copy_refused(id, generation);
+        }
+    }
+
+    fn step(&mut self) {
+        let Some(step) = self.planner.next_step() else { return };
+        if step.touches().any(|name| self.touched.contains(name)) {
+            return self.commit();
+        }
+        self.planner.begin(&step);
+        let is_done = match &step.action {
+            Action::Publish(file) => self.publish(file),
+            Action::Skip(_) => true,
+            Action::Rmdir(_) => unreachable!(),
+            Action::Symlink(path, target) => {
+                let node = Node { thing: Thing::Symlink(target.clone()), version: 0 };
+                self.pfs.insert(path.clone(), node);
+                true
+            }
+            Action::Unlink(path, guard) => {
+                self.remove(path, guard);
+                true
+            }
+        };
+        if is_done {
+            self.touched.extend(step.touches().map(<[u8]>::to_vec));
+            self.batch.push(step);
+            return;
+        }
+        self.planner.fail(step.place);
+        if let Action::Publish(file) = &step.action
+            && let Some(generation) = self.planner.file(file.staged.id).map(|file| file.generation)
+        {
+            self.copied.remove(&file.staged.id);
+            self.planner.copy_failed(file.staged.id, generation);
+        }
+    }
+
+    fn remove(&mut self, path: &[u8], guard: &Guard) {
+        let is_meant = match (guard, self.pfs.get(path).map(|node| &node.thing)) {
+            (Guard::Any, _) => true,
+            (Guard::File(staged), Some(Thing::File(id))) => *id == staged.id,
+            (Guard::Symlink(target), Some(Thing::Symlink(found))) => found == target,
+            _ => false,
+        };
+        if is_meant {
+            self.pfs.remove(path);
+        }
+    }
+
+    fn publish(&mut self, file: &FileStep) -> bool {
+        let id = file.staged.id;
+        let Some(made) = self.copied.get(&id).cloned() else { return false };
+        if file.hide {
+            self.shown.entry(file.target.clone()).or_insert(Shown::Whiteout);
+        }
+        let is_it = |node: &&Node| node.thing == Thing::File(id);
+        match &made.already {
+            Some(name) if *name == file.target => {}
+            Some(name) => match self.pfs.get(name).filter(is_it).cloned() {
+                Some(node) => {
+                    self.pfs.remove(name);
+                    self.pfs.insert(file.target.clone(), node);
+                }
+                None => return false,
+            },
+            None if self.parts.remove(&id) => {
+                let node = Node { thing: Thing::File(id), version: made.version };
+                self.pfs.insert(file.target.clone(), node);
+            }
+            None => return false,
+        }
+        self.copied.get_mut(&id).unwrap().already = Some(file.target.clone());
+        for vacate in &file.vacates {
+            self.remove(&vacate.name, &vacate.guard);
+        }
+        true
+    }
+
+    fn write_log(&mut self) {
+        for step in &self.batch {
+            let (id, is_skip) = match &step.action {
+                Action::Publish(file) => (file.staged.id, false),
+                Action::Skip(staged) => (staged.id, true),
+                _ => (0, false),
+            };
+            self.log.push(Logged { read: step.read, place: step.place, id, is_skip });
+        }
+    }
+
+    fn commit(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        self.write_log();
+        self.read(usize::MAX);
+        for step in std::mem::take(&mut self.batch) {
+            let committed = self.planner.commit(&step);
+            if let Some(file) = committed.file {
+                self.copied.remove(&file.id);
+            }
+            for name in committed.names {
+                if self.planner.overlay(&name).is_some() {
+                    continue;
+                }
+                match self.shown.get(&name) {
+                    Some(Shown::File(id)) if self.planner.file(*id).is_some() => {}
+                    _ => {
+                        self.shown.remove(&name);
+                    }
+                }
+            }
+        }
+        self.touched.clear();
+        self.read(0);
+        self.check_pfs();
+    }
+
+    /// The agent is killed, before or after it has logged its batch.
+    fn crash(&mut self, has_logged: bool) {
+        if has_logged {
+            self.write_log();
+        }
+        self.batch.clear();
+        self.touched.clear();
+        self.running.clear();
+        self.copied.clear();
+        let mut planner = Planner::default();
+        planner.begin_replay();
+        let mut logged = self.log.iter().peekable();
+        for written in &self.journal {
+            while let Some(entry) = logged.next_if(|entry| entry.read < written.seq) {
+                planner.replay_done(entry.place, entry.id, entry.is_skip);
+            }
+            Self::feed(&mut planner, written);
+        }
+        for entry in logged {
+            planner.replay_done(entry.place, entry.id, entry.is_skip);
+        }
+        planner.end_replay();
+        self.planner = planner;
+        self.read(0);
+        self.shown.clear();
+        for (name, claim) in self.planner.names() {
+            let shown = match claim {
+                Claim::File(file) => Shown::File(file.id),
+                Claim::Symlink(target) => Shown::Symlink(target.clone()),
+                _ => Shown::Whiteout,
+            };
+            self.shown.insert(name.to_vec(), shown);
+        }
+    }
+
+    // --- what must hold ---
+
+    fn check_view(&self) {
+        for name in NAMES {
+            let name = name.as_bytes();
+            assert_eq!(self.seen(name).as_ref(), self.plain.get(name), "the job sees another {name:?}");
+        }
+    }
+
+    /// The PFS is what the plain directory was, but for names of what is pending.
+    fn check_pfs(&self) {
+        let first = self.planner.pending().next().map(|(place, _)| place);
+        let upto = match first {
+            Some(Place { seq, sub: 0 }) => seq - 1,
+            Some(Place { seq, .. }) => seq,
+            None => self.planner.last_seq(),
+        };
+        let mut excused: BTreeSet<&[u8]> = BTreeSet::new();
+        for file in self.planner.files() {
+            excused.extend(self.names_of[&file.staged.id].iter().map(Vec::as_slice));
+        }
+        for (_, entry) in self.planner.pending() {
+            if let Entry::Unlink(path, ..) | Entry::Symlink(path, ..) = entry {
+                excused.insert(path);
+            }
+        }
+        // Files that the job has removed since, or whose records the agent has not read.
+        for written in self.journal.iter().filter(|written| written.seq > upto) {
+            if let Some(names) = self.names_of.get(&written.id) {
+                excused.extend(names.iter().map(Vec::as_slice));
+            }
+        }
+        let was = &self.history[upto as usize];
+        for name in NAMES {
+            let name = name.as_bytes();
+            let node = self.pfs.get(name);
+            if excused.contains(name) {
+                if let Some(Node { thing: Thing::File(id), .. }) = node {
+                    assert!(self.had.contains(&(name.to_vec(), *id)), "{name:?} never was {id}");
+                }
+                continue;
+            }
+            assert_eq!(node.map(|node| &node.thing), was.get(name), "{name:?} at {upto}");
+            if let Some(Node { thing: Thing::File(id), version }) = node {
+                assert_eq!(Some(version), self.data.get(id), "the content of {name:?}");
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while !self.handles.is_empty() {
+            self.close(0, !self.handles.len().is_multiple_of(3));
+        }
+        for _ in 0..1000 {
+            self.read(usize::MAX);
+            self.probe();
+            self.start_copies(3);
+            while !self.running.is_empty() {
+                self.end_copy(0);
+            }
+            self.step();
+            if self.planner.next_step().is_none() {
+                self.commit();
+            }
+            self.check_view();
+            if self.planner.is_idle() {
+                break;
+            }
+        }
+        assert!(self.planner.is_idle(), "never done: {:?}", self.planner);
+        let found: BTreeMap<_, _> = self.pfs.iter().map(|(name, node)| (name.clone(), node.thing.clone())).collect();
+        assert_eq!(found, self.plain);
+        assert!(self.shown.is_empty(), "{:?}", self.shown);
+        for node in self.pfs.values() {
+            if let Thing::File(id) = node.thing {
+                assert_eq!(Some(&node.version), self.data.get(&id));
+            }
+        }
+        assert_eq!(self.planner.published(), self.journal.len() as u64);
+        assert!(self.parts.is_empty(), "{:?}", self.parts);
+    }
+
+    fn apply(&mut self, call: &Call) {
+        let name = |at: &usize| NAMES[*at].as_bytes();
+        match call {
+            Call::Create(at) => self.create(name(at)),
+            Call::Write(handle) if !self.handles.is_empty() => {
+                let id = self.handles[handle % self.handles.len()];
+                self.version += 1;
+                let version = self.version;
+                self.data.entry(id).and_modify(|content| *content = version);
+            }
+            Call::Write(_) => {}
+            Call::Close(handle, has_record) => self.close(*handle, *has_record),
+            Call::Reopen(at) => {
+                if let Some(Shown::File(id)) = self.shown.get(name(at)).cloned() {
+                    self.opened(id);
+                    self.append(Op::Open, id, 0, name(at), &staged(id).name());
+                }
+            }
+            Call::Rename(from, to) => self.rename(name(from), name(to)),
+            Call::Unlink(at) => self.unlink(name(at)),
+            Call::Symlink(at, target) => self.symlink(name(at), name(target)),
+            Call::Read(most) => self.read(*most),
+            Call::StartCopy => self.start_copies(1),
+            Call::EndCopy(at) => self.end_copy(*at),
+            Call::Probe => self.probe(),
+            Call::Step => self.step(),
+            Call::Commit => self.commit(),
+            Call::Crash(has_logged) => self.crash(*has_logged),
+        }
+        self.check_view();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_pfs_follows_a_plain_directory(
+        published in proptest::collection::vec(0..NAMES.len(), 0..3),
+        calls in proptest::collection::vec(call(), 1..60),
+    ) {
+        let mut world = World::new(&published);
+        for call in &calls {
+            world.apply(call);
+        }
+        world.drain();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 5000, ..ProptestConfig::default() })]
+
+    /// The agent is killed after each call in turn.
+    #[test]
+    fn a_crash_at_any_moment_changes_nothing(
+        published in proptest::collection::vec(0..NAMES.len(), 0..3),
+        calls in proptest::collection::vec(call(), 1..40),
+        has_logged in any::<bool>(),
+    ) {
+        for at in 0..calls.len() {
+            let mut world = World::new(&published);
+            for (n, call) in calls.iter().enumerate() {
+                world.apply(call);
+                if n == at {
+                    world.apply(&Call::Crash(has_logged));
+                }
+            }
+            world.drain();
+        }
+    }
+}

@@ -1,17 +1,15 @@
 //! What the plan asks for.
 
-use super::file::Place;
+use super::place::{Guard, Place};
 use monarch_abi::outputs::names::Staged;
 
-/// Which thing of a name a removal is for.
+/// A name to remove with a publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// Whatever has the name.
-    Any,
-    /// Only the file that was published of this staged file. An earlier agent may have done that.
-    File(Staged),
-    /// Only a symbolic link with this target.
-    Symlink(Vec<u8>),
+pub struct Vacate {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Which thing of that name.
+    pub guard: Guard,
 }
 
 /// A file to publish.
@@ -26,7 +24,7 @@ pub struct FileStep {
     /// Names that the published file may have had, newest first.
     pub former: Vec<Vec<u8>>,
     /// Names to remove after the rename.
-    pub vacates: Vec<Vec<u8>>,
+    pub vacates: Vec<Vacate>,
     /// Whether the job sees nothing at the target any more: the name needs a whiteout before.
     pub hide: bool,
     /// Whether owner and group are to be set.
@@ -64,12 +62,12 @@ pub struct Step {
 impl Step {
     /// Names on the PFS that the step changes.
     pub fn touches(&self) -> impl Iterator<Item = &[u8]> {
-        let (first, more): (Option<&[u8]>, &[Vec<u8>]) = match &self.action {
+        let (first, more): (Option<&[u8]>, &[Vacate]) = match &self.action {
             Action::Publish(file) => (Some(&file.target), &file.vacates),
             Action::Skip(_) => (None, &[]),
             Action::Unlink(path, _) | Action::Rmdir(path) | Action::Symlink(path, _) => (Some(path), &[]),
         };
-        first.into_iter().chain(more.iter().map(Vec::as_slice))
+        first.into_iter().chain(more.iter().map(|vacate| vacate.name.as_slice()))
     }
 }
 
@@ -90,6 +88,15 @@ pub struct CopyRequest {
     pub owner_changed: bool,
 }
 
+/// A staged file that was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The staged file.
+    pub staged: Staged,
+    /// The name under which it was created.
+    pub name: Vec<u8>,
+}
+
 /// A staged file that is not needed any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
@@ -108,6 +115,9 @@ pub enum Claim {
     File(Staged),
     /// The job has removed it.
     Absent,
+    /// A pending file has left the name by a rename, and the PFS has nothing of that name, unless
+    /// the agent was publishing the file just then.
+    Left,
     /// The job has removed the directory.
     RemovedDir,
     /// A symbolic link to be, with its target.

@@ -1,1 +1,302 @@
+//! A test for each rule of the plan.
 
+use super::*;
+use monarch_abi::outputs::record::Header;
+
+/// Feeds records and answers for the PFS.
+struct Bench {
+    planner: Planner,
+    seq: u64,
+}
+
+fn staged(id: u64) -> Staged {
+    Staged { id, dev: 1, ino: id + 1000, uid: 0, gid: 0 }
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { planner: Planner::default(), seq: 0 }
+    }
+
+    fn put(&mut self, op: Op, id: u64, flags: u16, a: &str, b: &[u8]) -> u64 {
+        self.seq += 1;
+        let header = Header { seq: self.seq, id, flags, pid: 7, ..Header::default() };
+        self.planner.record(&Record { header, op, a: a.as_bytes(), b });
+        self.seq
+    }
+
+    fn open(&mut self, id: u64, name: &str) {
+        self.put(Op::Open, id, flag::NEW, name, &staged(id).name());
+    }
+
+    fn close(&mut self, id: u64) -> u64 {
+        self.put(Op::Close, id, 0, "", b"")
+    }
+
+    fn write(&mut self, id: u64, name: &str) {
+        self.open(id, name);
+        self.close(id);
+    }
+
+    fn rename(&mut self, id: u64, from: &str, to: &str) {
+        self.put(Op::Rename, id, 0, from, to.as_bytes());
+    }
+
+    fn unlink(&mut self, name: &str, id: u64, flags: u16) {
+        self.put(Op::Unlink, id, flags, name, b"");
+    }
+
+    /// Copies all that may be copied; the numbers.
+    fn copy(&mut self) -> Vec<u64> {
+        let requests = self.planner.take_copies(100, |_| false);
+        for request in &requests {
+            self.planner.copied(request.staged.id, request.generation);
+        }
+        requests.iter().map(|request| request.staged.id).collect()
+    }
+
+    /// Does the steps that are ready: what they do.
+    fn steps(&mut self) -> Vec<String> {
+        let mut out = Vec::new();
+        while let Some(step) = self.planner.next_step() {
+            self.planner.begin(&step);
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            out.push(match &step.action {
+                Action::Publish(file) => {
+                    let vacates: Vec<String> =
+                        file.vacates.iter().map(|vacate| format!(" -{}", text(&vacate.name))).collect();
+                    format!("{}={}{}", text(&file.target), file.staged.id, vacates.concat())
+                }
+                Action::Skip(staged) => format!("skip {}", staged.id),
+                Action::Unlink(path, _) => format!("-{}", text(path)),
+                Action::Rmdir(path) => format!("-{}/", text(path)),
+                Action::Symlink(path, target) => format!("{}->{}", text(path), text(target)),
+            });
+            self.planner.commit(&step);
+        }
+        out
+    }
+
+    /// All at once, open files found to be open.
+    fn run(&mut self) -> Vec<String> {
+        let mut out = Vec::new();
+        loop {
+            for id in self.planner.to_probe() {
+                self.planner.lease(id, false, false, 0);
+            }
+            let copied = self.copy();
+            let steps = self.steps();
+            if copied.is_empty() && steps.is_empty() {
+                return out;
+            }
+            out.extend(steps);
+        }
+    }
+}
+
+#[test]
+fn entries_are_published_in_the_order_of_their_closes() {
+    let mut bench = Bench::new();
+    bench.open(1, "a");
+    bench.open(2, "b");
+    bench.close(2);
+    bench.close(1);
+    bench.put(Op::Symlink, 0, 0, "l", b"a");
+    bench.put(Op::Rmdir, 0, 0, "d", b"");
+    bench.unlink("old", 0, flag::PUBLISHED);
+    assert_eq!(bench.planner.published(), 2);
+    assert_eq!(bench.run(), ["b=2", "a=1", "l->a", "-d/", "-old"]);
+    assert_eq!(bench.planner.published(), 7);
+    assert!(bench.planner.is_idle());
+}
+
+#[test]
+fn nothing_overtakes_a_file_that_is_not_copied() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "b");
+    let requests = bench.planner.take_copies(100, |_| false);
+    bench.planner.copied(requests[1].staged.id, 0);
+    assert_eq!(bench.steps(), [""; 0]);
+    bench.planner.copied(1, 0);
+    assert_eq!(bench.steps(), ["a=1", "b=2"]);
+}
+
+#[test]
+fn renames_fold_into_one_publication_at_the_place_of_the_last() {
+    let mut bench = Bench::new();
+    bench.write(1, "a.tmp");
+    bench.write(2, "b");
+    bench.rename(1, "a.tmp", "x");
+    bench.rename(1, "x", "a");
+    assert_eq!(bench.run(), ["b=2", "a=1"]);
+}
+
+#[test]
+fn a_rename_away_from_a_published_name_removes_it_after_the_publication() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "a", &staged(1).name());
+    bench.close(1);
+    bench.put(Op::Rename, 1, flag::PUBLISHED, "a", b"b");
+    assert_eq!(bench.planner.overlay(b"a"), Some(&Claim::Absent));
+    assert_eq!(bench.run(), ["b=1 -a"]);
+    assert_eq!(bench.planner.overlay(b"a"), None);
+}
+
+#[test]
+fn a_name_that_another_file_has_got_is_not_removed() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "a", &staged(1).name());
+    bench.close(1);
+    bench.put(Op::Rename, 1, flag::PUBLISHED, "a", b"b");
+    bench.write(2, "a");
+    // The first file is opened again, so that it comes after the second.
+    bench.put(Op::Open, 1, 0, "b", &staged(1).name());
+    bench.close(1);
+    assert_eq!(bench.run(), ["a=2", "b=1"]);
+}
+
+#[test]
+fn an_unlink_cancels_a_file_and_removes_a_published_one() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "b");
+    bench.unlink("a", 1, 0);
+    bench.unlink("b", 2, flag::PUBLISHED);
+    let dropped: Vec<u64> = bench.planner.take_dropped().iter().map(|file| file.staged.id).collect();
+    assert_eq!(dropped, [1, 2]);
+    assert_eq!(bench.run(), ["-b"]);
+}
+
+#[test]
+fn a_version_is_left_out_only_if_nothing_stands_between() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "a");
+    bench.write(3, "m");
+    bench.write(4, "a");
+    assert_eq!(bench.copy(), [2, 3, 4], "the first is never copied");
+    assert_eq!(bench.steps(), ["skip 1", "a=2", "m=3", "a=4"]);
+}
+
+#[test]
+fn a_file_whose_name_the_job_has_removed_is_published_hidden_and_removed() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "m");
+    bench.write(3, "a");
+    bench.unlink("a", 3, 0);
+    bench.copy();
+    let step = bench.planner.next_step().unwrap();
+    assert!(matches!(&step.action, Action::Publish(file) if file.hide && file.staged.id == 1), "{step:?}");
+    assert_eq!(bench.run(), ["a=1", "m=2", "-a"]);
+}
+
+#[test]
+fn a_file_that_is_opened_again_moves_to_its_next_close() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "b");
+    bench.copy();
+    bench.put(Op::Open, 1, 0, "a", &staged(1).name());
+    assert_eq!(bench.run(), ["b=2"]);
+    bench.planner.copied(1, 0);
+    assert_eq!(bench.run(), [""; 0], "a copy of what it was before does not count");
+    bench.close(1);
+    assert_eq!(bench.run(), ["a=1"]);
+}
+
+#[test]
+fn a_close_without_a_lease_gives_no_place() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "b");
+    let requests = bench.planner.take_copies(100, |_| false);
+    bench.planner.copy_refused(1, requests[0].generation);
+    bench.planner.copied(2, requests[1].generation);
+    bench.planner.lease(1, false, false, 0);
+    assert_eq!(bench.steps(), ["b=2"]);
+    assert_eq!(bench.planner.published(), 4);
+    bench.planner.lease(1, true, false, 0);
+    assert_eq!(bench.run(), ["a=1"]);
+}
+
+#[test]
+fn a_file_found_closed_comes_before_what_was_recorded_after_it_was_open() {
+    let mut bench = Bench::new();
+    bench.open(1, "a");
+    bench.write(2, "b");
+    bench.planner.lease(1, false, false, 0);
+    bench.write(3, "c");
+    assert_eq!(bench.planner.to_probe(), [1]);
+    bench.copy();
+    assert_eq!(bench.steps(), ["b=2"], "a may have been closed before c");
+    assert_eq!(bench.planner.published(), 3);
+    bench.planner.lease(1, true, false, 0);
+    assert_eq!(bench.run(), ["a=1", "c=3"]);
+}
+
+#[test]
+fn what_a_killed_process_wrote_replaces_nothing() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "a", &staged(1).name());
+    bench.open(2, "b");
+    bench.planner.lease(1, true, true, 0);
+    bench.planner.lease(2, true, true, 0);
+    assert_eq!(bench.run(), ["a.partial-1=1", "b=2"]);
+    assert_eq!(bench.planner.take_notes().len(), 2);
+    assert!(bench.planner.is_idle());
+}
+
+#[test]
+fn records_during_a_publication_are_followed() {
+    let mut bench = Bench::new();
+    for id in 1..=4 {
+        bench.write(id, &format!("f{id}"));
+    }
+    bench.copy();
+    let mut steps = Vec::new();
+    while let Some(step) = bench.planner.next_step() {
+        bench.planner.begin(&step);
+        steps.push(step);
+    }
+    assert_eq!(steps.len(), 4);
+    bench.rename(1, "f1", "g");
+    bench.unlink("f2", 2, 0);
+    bench.put(Op::Open, 3, 0, "f3", &staged(3).name());
+    bench.put(Op::Attributes, 4, 0, "f4", b"");
+    for step in &steps {
+        let committed = bench.planner.commit(step);
+        assert_eq!(committed.file, None, "none is done with: {step:?}");
+    }
+    assert_eq!(bench.planner.file(1).unwrap().former, [b"f1".to_vec()]);
+    assert_eq!(bench.run(), ["g=1 -f1", "-f2", "f4=4"]);
+    bench.close(3);
+    assert_eq!(bench.run(), ["f3=3"]);
+}
+
+#[test]
+fn a_step_that_fails_keeps_its_place() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.unlink("old", 0, flag::PUBLISHED);
+    bench.copy();
+    for _ in 0..2 {
+        let step = bench.planner.next_step().unwrap();
+        bench.planner.begin(&step);
+        assert!(bench.planner.published() < 2);
+        bench.planner.fail(step.place);
+    }
+    assert_eq!(bench.run(), ["a=1", "-old"]);
+}
+
+#[test]
+fn a_cancelled_symlink_is_not_made() {
+    let mut bench = Bench::new();
+    bench.put(Op::Symlink, 0, 0, "l", b"a");
+    bench.unlink("l", 0, 0);
+    bench.put(Op::Symlink, 0, 0, "l", b"b");
+    let step = bench.planner.next_step().unwrap();
+    assert_eq!(step.action, Action::Unlink(b"l".to_vec(), Guard::Nothing), "only in the overlay");
+    assert_eq!(bench.run(), ["-l", "l->b"]);
+}

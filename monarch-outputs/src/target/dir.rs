@@ -82,13 +82,14 @@ impl DirTarget {
         Ok(TargetStat::from(&rustix::fs::fstat(&self.root)?))
     }
 
+    /// Opens a directory.
     fn beneath(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
             // Kernels before 5.6, and seccomp filters that do not know openat2.
-            Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags),
+            Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags | OFlags::NOFOLLOW),
             other => other,
         }
     }

@@ -166,6 +166,13 @@ unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T)
     }
 }
 
+/// The path that a question about extended attributes is made on, if it is another one: that of a
+/// staged file, or of the file of a copy.
+unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    // SAFETY: passed on.
+    unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
+}
+
 hook! { next;
     fn truncate(path: *const c_char, len: off_t) -> c_int {
         outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
@@ -234,13 +241,25 @@ hook! { next;
         }
     }
     fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(p.as_ptr(), key, value, n),
             None => next(path, key, value, n),
         }
     }
+    fn lgetxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), key, value, n),
+            None => next(path, key, value, n),
+        }
+    }
+    fn llistxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
+        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), list, n),
+            None => next(path, list, n),
+        }
+    }
     fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(p.as_ptr(), list, n),
             None => next(path, list, n),
         }

@@ -182,7 +182,8 @@ fn stage(place: &Place, how: Create, target: Option<&Target>) -> Result<Created,
         return Ok(Created::Through);
     };
     let data = Unfinished(Some(path));
-    if kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
+    // (What the agent changes of the part's owner is what differs from this later.)
+    if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
         return Ok(Created::Through);
     }
     match enter(place, &file, target.is_some()) {
@@ -194,6 +195,15 @@ fn stage(place: &Place, how: Create, target: Option<&Target>) -> Result<Created,
     part.keep();
     descriptors::opened(fd.0);
     Ok(Created::Fd(fd))
+}
+
+/// Gives a staged file the owner of its part file.
+fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
+    let st = sys::fstat_local(fd.0).ok_or(libc::EIO)?;
+    if (st.st_uid, st.st_gid) == (part.st_uid, part.st_gid) {
+        return Ok(());
+    }
+    kernel::set_owner(fd.0, part.st_uid, part.st_gid)
 }
 
 /// Makes the part file in the directory of the place, with the attributes that the file will have.
@@ -214,7 +224,7 @@ fn make_part(place: &Place, how: Create, target: Option<&Target>) -> Result<(u64
         let mut st = sys::fstat(part.0).ok_or(libc::EIO)?;
         if let Some(target) = target {
             if st.st_gid != target.gid {
-                kernel::set_group(part.0, target.gid)?;
+                kernel::set_owner(part.0, u32::MAX, target.gid)?;
             }
             if st.st_mode & 0o7777 != target.mode {
                 kernel::fchmod(part.0, target.mode)?;
@@ -273,6 +283,7 @@ pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errn
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
     let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0o600)?;
     let data = Unfinished(Some(path));
+    set_owner(&fd, &st)?;
     kernel::fchmod(fd.0, target.mode | STAGED_MODE)?;
     {
         let journal = Journal::lock(root)?;

@@ -108,10 +108,10 @@ pub fn fchmod(fd: c_int, mode: u32) -> Result<(), Errno> {
     result(unsafe { call(libc::SYS_fchmod, [fd as usize, mode as usize, 0, 0, 0, 0]) }).map(drop)
 }
 
-/// fchown(2) of the group.
-pub fn set_group(fd: c_int, gid: u32) -> Result<(), Errno> {
+/// fchown(2).
+pub fn set_owner(fd: c_int, uid: u32, gid: u32) -> Result<(), Errno> {
     // SAFETY: a plain descriptor call.
-    result(unsafe { call(libc::SYS_fchown, [fd as usize, u32::MAX as usize, gid as usize, 0, 0, 0]) }).map(drop)
+    result(unsafe { call(libc::SYS_fchown, [fd as usize, uid as usize, gid as usize, 0, 0, 0]) }).map(drop)
 }
 
 /// ftruncate(2).

@@ -8,10 +8,10 @@ use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
 use crate::descriptor_path::path_of_fd;
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::record::{Op, flag};
-use monarch_abi::outputs::{REMOVED_DIR, is_hidden, names};
+use monarch_abi::outputs::{is_hidden, names};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_guest::ctx;
 use monarch_guest::sys::Fd;
@@ -174,49 +174,53 @@ impl Merged {
             return None;
         }
         let mut merged = Self { fd: -1, entries: core::ptr::null_mut(), len: 0, room: 0, at: 0 };
-        merged.fill(place, fd).ok()?;
+        let filled = merged.fill(place, fd);
+        // Duplicates of the descriptor share its position.
+        monarch_guest::sys::seek_to(fd, 0);
+        filled.ok()?;
         merged.fd = fd;
         Some(merged)
     }
 
     fn fill(&mut self, place: &Place, fd: c_int) -> Result<()> {
         let root = &place.root;
+        monarch_guest::sys::seek_to(fd, 0);
         let ino = |path: &CStr| kernel::stat_at(fd, path, 0).map_or(1, |st| st.st_ino);
         self.push(b".", ino(c"."), libc::DT_DIR)?;
         self.push(b"..", ino(c".."), libc::DT_DIR)?;
-        // Names of pending files that the PFS has, too.
+        // The overlay first: what the agent publishes from here on the PFS lists, or the overlay has
+        // listed.
+        let pending = Pending::read(place)?;
         let mut both = Hashes::new();
-        let done = each(fd, |name| {
-            if is_hidden(name.name) {
+        each(fd, |name| {
+            if is_hidden(name.name) || pending.removed.has(name.name) {
                 return Ok(());
             }
             let rel = child(place.rel(), name.name)?;
+            if pending.names.has(name.name) {
+                both.add(name.name)?;
+            }
             match tree::read(root, rel.get())? {
                 Entry::Removed | Entry::RemovedDir => Ok(()),
-                Entry::File(file) => {
-                    both.add(name.name)?;
-                    self.push(name.name, file.ino, libc::DT_REG)
-                }
-                Entry::Symlink(_) => {
-                    both.add(name.name)?;
-                    self.push(name.name, name.ino, libc::DT_LNK)
-                }
-                _ => self.push(name.name, name.ino, name.kind),
-            }
-        });
-        done?;
-        let Ok(tree_dir) = open_dir(root.in_tree(place.rel())) else { return Ok(()) };
-        each(tree_dir.0, |name| {
-            if name.name == REMOVED_DIR.as_bytes() || both.has(name.name) {
-                return Ok(());
-            }
-            let rel = child(place.rel(), name.name)?;
-            match tree::read(root, rel.get())? {
                 Entry::File(file) => self.push(name.name, file.ino, libc::DT_REG),
                 Entry::Symlink(_) => self.push(name.name, name.ino, libc::DT_LNK),
-                _ => Ok(()),
+                _ => self.push(name.name, name.ino, name.kind),
             }
-        })
+        })?;
+        let mut list = pending.list;
+        while let Some(entry) = list.read() {
+            let (ino, kind) = (entry.d_ino, entry.d_type);
+            // SAFETY: a name that `push` has written, with a NUL behind it.
+            let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes();
+            if both.has(name) {
+                continue;
+            }
+            let rel = child(place.rel(), name)?;
+            if matches!(tree::read(root, rel.get())?, Entry::File(_) | Entry::Symlink(_) | Entry::Clean(_)) {
+                self.push(name, ino, kind)?;
+            }
+        }
+        Ok(())
     }
 
     /// Appends an entry.
@@ -282,14 +286,44 @@ impl Merged {
             return;
         }
         let Some(place) = Place::absolute(&ctx, path.get()) else { return };
-        monarch_guest::sys::seek_to(self.fd, 0);
         self.len = 0;
         let fd = self.fd;
         let _ = self.fill(&place, fd);
+        monarch_guest::sys::seek_to(fd, 0);
     }
 }
 
-/// Hashes of names, for a few of them.
+/// What a directory of the overlay says.
+struct Pending {
+    /// Files and links that are not published.
+    list: Merged,
+    /// Their names.
+    names: Hashes,
+    /// Names that the job has removed.
+    removed: Hashes,
+}
+
+impl Pending {
+    fn read(place: &Place) -> Result<Self> {
+        let list = Merged { fd: -1, entries: core::ptr::null_mut(), len: 0, room: 0, at: 0 };
+        let mut pending = Self { list, names: Hashes::new(), removed: Hashes::new() };
+        let Ok(dir) = open_dir(place.root.in_tree(place.rel())) else { return Ok(pending) };
+        each(dir.0, |name| {
+            let rel = child(place.rel(), name.name)?;
+            let (ino, kind) = match tree::read(&place.root, rel.get())? {
+                Entry::Removed | Entry::RemovedDir => return pending.removed.add(name.name),
+                Entry::File(file) => (file.ino, libc::DT_REG),
+                Entry::Symlink(_) => (name.ino, libc::DT_LNK),
+                _ => return Ok(()),
+            };
+            pending.names.add(name.name)?;
+            pending.list.push(name.name, ino, kind)
+        })?;
+        Ok(pending)
+    }
+}
+
+/// A set of hashes of names: a table with open addressing, at most half full; 0 is free.
 struct Hashes {
     base: *mut u64,
     len: usize,
@@ -301,30 +335,59 @@ impl Hashes {
         Self { base: core::ptr::null_mut(), len: 0, room: 0 }
     }
 
+    /// FNV-1a, never 0.
     fn hash(name: &[u8]) -> u64 {
-        name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &c| (hash ^ u64::from(c)).wrapping_mul(0x0100_0000_01b3))
+        name.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &c| (hash ^ u64::from(c)).wrapping_mul(0x0100_0000_01b3)) | 1
+    }
+
+    /// Where a hash is, or would be.
+    fn slot(&self, hash: u64) -> usize {
+        let mut at = (hash >> 20) as usize & (self.room - 1);
+        // SAFETY: inside of the table, which has free places.
+        while !matches!(unsafe { self.base.add(at).read() }, free if free == 0 || free == hash) {
+            at = (at + 1) & (self.room - 1);
+        }
+        at
     }
 
     fn add(&mut self, name: &[u8]) -> Result<()> {
-        if self.len == self.room {
-            let room = (self.room * 2).max(64);
-            // SAFETY: null, or from malloc.
-            let grown = unsafe { libc::realloc(self.base.cast::<c_void>(), room * 8) }.cast::<u64>();
-            if grown.is_null() {
-                return Err(libc::ENOMEM);
-            }
-            (self.base, self.room) = (grown, room);
+        if (self.len + 1) * 2 > self.room {
+            self.grow()?;
         }
-        // SAFETY: there is room for one more.
-        unsafe { self.base.add(self.len).write(Self::hash(name)) };
+        let hash = Self::hash(name);
+        let at = self.slot(hash);
+        // SAFETY: inside of the table.
+        unsafe { self.base.add(at).write(hash) };
         self.len += 1;
+        Ok(())
+    }
+
+    fn grow(&mut self) -> Result<()> {
+        let room = (self.room * 2).max(64);
+        // SAFETY: a fresh table of zeros.
+        let base = unsafe { libc::malloc(room * 8) }.cast::<u64>();
+        if base.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: as many bytes were allocated.
+        unsafe { base.write_bytes(0, room) };
+        let old = core::mem::replace(self, Self { base, len: self.len, room });
+        for at in 0..old.room {
+            // SAFETY: inside of the old table.
+            let hash = unsafe { old.base.add(at).read() };
+            if hash != 0 {
+                let to = self.slot(hash);
+                // SAFETY: inside of the new table.
+                unsafe { self.base.add(to).write(hash) };
+            }
+        }
         Ok(())
     }
 
     fn has(&self, name: &[u8]) -> bool {
         let hash = Self::hash(name);
-        // SAFETY: as many were written.
-        (0..self.len).any(|at| unsafe { self.base.add(at).read() } == hash)
+        // SAFETY: inside of the table.
+        self.room != 0 && unsafe { self.base.add(self.slot(hash)).read() } == hash
     }
 }
 

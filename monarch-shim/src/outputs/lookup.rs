@@ -62,6 +62,8 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                     return Ok(Found::Elsewhere(elsewhere));
                 }
             }
+            // The PFS has it, but not the link that led here.
+            Entry::Directory | Entry::Clean(_) if by_overlay => return place.on_pfs().map(Found::Elsewhere),
             entry => return Ok(Found::Entry(entry)),
         }
     }

@@ -71,7 +71,8 @@ impl Removal {
             }
             Entry::Symlink(_) => {
                 may_change_directory(place)?;
-                Self { published: on_pfs(place).is_ok(), waits: true }
+                // The agent may be making the link just now.
+                Self { published: true, waits: true }
             }
             _ => Self { published: true, waits: waits(place)? },
         })
@@ -181,15 +182,13 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
     }
     let below = listing::below(place)?;
-    if below.has_pending_names {
-        return Err(libc::ENOTEMPTY);
-    }
-    if !below.hides_names {
-        // What the overlay has there are clean copies at most, and then the PFS has files.
-        return Ok(Answer::Plain);
-    }
     if !below.is_empty {
-        return Err(libc::ENOTEMPTY);
+        return if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) };
+    }
+    // While something is pending, the PFS may have names there that the job does not see: part
+    // files, and files that are just being published or removed.
+    if !below.hides_names && !root.map.is_pending() {
+        return Ok(Answer::Plain);
     }
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
@@ -349,7 +348,11 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if matches!(replaced, Entry::RemovedDir) {
         return Ok(false);
     }
-    if there.is_some_and(|st| is_dir(&st)) && !matches!(replaced, Entry::Removed) {
+    // (Looked at again: the agent may just have removed the directory that was there.)
+    if there.is_some_and(|st| is_dir(&st))
+        && !matches!(replaced, Entry::Removed)
+        && on_pfs(to).is_ok_and(|st| is_dir(&st))
+    {
         return Err(libc::EISDIR);
     }
     if from.rel() == to.rel() {
@@ -384,6 +387,20 @@ pub fn renamed(after: &After) -> Result<()> {
                 _ => Ok(()),
             }
         }
+    }
+}
+
+/// Before link(2) of what lies at a place: waits until it is published. A file that a process has
+/// open for writing cannot be: EXDEV, as of a link to another file system.
+pub fn publish_for_link(place: &mut Place, follow: bool) -> Result<Answer<()>> {
+    settle(place, follow)?;
+    match lookup(place, follow)? {
+        Found::Entry(Entry::File(_)) => Err(libc::EXDEV),
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(Entry::Clean(_)) => Ok(Answer::Plain),
+        _ if is_quiet(&place.root) => Ok(Answer::Plain),
+        // Whether there is such a file comes before what the other name is.
+        _ => on_pfs(place).map(|_| Answer::Plain),
     }
 }
 

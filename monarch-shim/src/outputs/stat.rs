@@ -1,5 +1,5 @@
-//! What `stat` and its kin say about staged files: what the published file will have, with the size
-//! and times of the staged one.
+//! What `stat` and its kin say about staged files: attributes of the staged file, with device and
+//! inode of the part file, which the published file keeps.
 
 use super::answer::{Answer, Result};
 use super::descriptors;
@@ -77,8 +77,6 @@ pub fn read_link(place: &mut Place) -> Result<Answer<PathBuffer>> {
 fn translate(file: &Staged, st: &mut libc::stat64) {
     st.st_dev = file.dev;
     st.st_ino = file.ino;
-    st.st_uid = file.uid;
-    st.st_gid = file.gid;
     st.st_mode &= !STAGED_MODE;
 }
 
@@ -121,7 +119,5 @@ pub fn translate_x(file: &Staged, st: &mut libc::statx) {
     st.stx_dev_major = sys::major(file.dev);
     st.stx_dev_minor = sys::minor(file.dev);
     st.stx_ino = file.ino;
-    st.stx_uid = file.uid;
-    st.stx_gid = file.gid;
     st.stx_mode &= !(STAGED_MODE as u16);
 }
