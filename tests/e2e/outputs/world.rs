@@ -121,10 +121,10 @@ impl Outputs {
         ["--output".into(), self.root().into()].into_iter().chain(settings).collect()
     }
 
-    /// A command of Monarch for this output root.
+    /// A command of Monarch about what is staged in this world's tier.
     pub fn monarch(&self, command: &str) -> Command {
         let mut c = self.world.monarch(command);
-        c.args(self.world.words()).args(self.words());
+        c.arg("--tier").arg(self.world.tier());
         c
     }
 

@@ -27,8 +27,8 @@ class Place:
             if self.server.poll() is not None:
                 sys.exit("outputs: slowfs did not start")
             time.sleep(0.02)
-        tier = f"{self.shm if memory else self.work}/tier:{tier}"
-        self.words = ["--root", f"{self.work}/data", "--tier", tier, "--output", self.root]
+        self.tier = f"{self.shm if memory else self.work}/tier"
+        self.words = ["--root", f"{self.work}/data", "--tier", f"{self.tier}:{tier}", "--output", self.root]
         for setting in (f"runtime_dir={self.shm}/run", "dataset.min_file_age=0s", *(["outputs.0.volatile=true"] if memory else []), *settings):
             self.words += ["--set", setting]
         self.env = ENVIRONMENT | {"TMPDIR": self.tmp, "MONARCH_RUNTIME_DIR": f"{self.shm}/run", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -58,7 +58,7 @@ class Place:
         return [f"{BIN}/monarch", "run", "--quiet", *self.words, *more.get("options", ()), "--", *command]
 
     def monarch(self, command, *words):
-        return subprocess.run([f"{BIN}/monarch", command, *self.words, *words], env=self.env, capture_output=True, text=True, timeout=300)
+        return subprocess.run([f"{BIN}/monarch", command, *words, "--tier", self.tier], env=self.env, capture_output=True, text=True, timeout=300)
 
     def agents(self):
         said = subprocess.run([f"{BIN}/monarch", "status", "--json"], env=self.env, capture_output=True, text=True).stdout
