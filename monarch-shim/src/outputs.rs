@@ -597,7 +597,8 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
     dir
 }
 
-/// The path of the staged file of a pending name.
+/// The path on which a question about a pending name is made: that of the staged file, or where a
+/// link leads that is not published.
 ///
 /// # Safety
 /// As for [`user::path`].
@@ -611,6 +612,7 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest
     errno::set_errno(saved);
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(file))) => place.root.data(&file.name()),
+        Ok(lookup::Found::Elsewhere(path)) => Some(path),
         _ => None,
     }
 }

@@ -43,7 +43,7 @@ fn may_change_directory(place: &Place) -> Result<()> {
 /// Whether the PFS has a file at a place by which a staged file was published or is being
 /// published.
 fn is_published(place: &Place, file: &Staged) -> bool {
-    on_pfs(place).is_ok() || place.root.state().publishing.load(Ordering::Acquire) == file.id
+    place.root.state().publishing.load(Ordering::Acquire) == file.id || on_pfs(place).is_ok()
 }
 
 fn is_dir(st: &libc::stat64) -> bool {
@@ -97,8 +97,8 @@ pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
     for _ in 0..MAX_TRIES {
         let entry = entry_at(place)?;
         match entry {
-            Entry::Removed => return Err(libc::ENOENT),
-            Entry::Directory | Entry::RemovedDir => return Ok(Answer::Plain),
+            Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+            Entry::Directory => return Ok(Answer::Plain),
             _ => {}
         }
         let known = Removal::of(place, &entry)?;
@@ -127,8 +127,8 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
         Entry::Clean(clean) => (0, Some(clean.file)),
         _ => (0, None),
     };
-    let publishing = root.state().publishing.load(Ordering::Acquire);
-    let published = known.published || id != 0 && publishing == id;
+    // The agent says under the lock what it is about to publish, and until it is there.
+    let published = known.published || matches!(entry, Entry::File(file) if is_published(place, file));
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };
         journal.append(Op::Unlink, About { id, flags }, place.rel(), b"")?;
@@ -358,7 +358,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if from.rel() == to.rel() {
         return Ok(true);
     }
-    let was_published = was_published || root.state().publishing.load(Ordering::Acquire) == file.id;
+    let was_published = was_published || is_published(from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };
     journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
     tree::move_to(from, to, &replaced)?;
