@@ -4,7 +4,8 @@
 #   tests/venvs.sh            all of them
 #   tests/venvs.sh --quick    without the large ones (current PyTorch, 5.4 GB; TensorFlow, 1.6 GB)
 #   tests/venvs.sh NAME...    only these: io torch torch2 tf, or dlio (packages that stand beside those of torch2 or tf, for
-#                             ./evaluate), recipes (the same, for tests/recipes.py) and k8s (for tests/k8s.py)
+#                             ./evaluate), recipes (the same, for tests/recipes.py), outputs (for tests/outputs.py) and k8s
+#                             (for tests/k8s.py)
 #   tests/venvs.sh --python NAME    makes nothing; prints the interpreter if the environment is there, whole and of today's list
 set -euo pipefail
 
@@ -25,8 +26,10 @@ contents() {
     dlio)   echo "numpy==2.4.* mpi4py==4.1.* pandas psutil h5py==3.16.* pillow==13.* pyyaml packaging alone:hydra-core==1.3.2 alone:omegaconf==2.3.* alone:antlr4-python3-runtime==4.9.* alone:pydftracer==1.0.2 alone:dlio-benchmark==2.0.0" ;;
     # (What trains asks for PyTorch, which is that of torch2; see tests/recipes.py.)
     recipes) echo "transformers==5.24.* datasets==5.2.* ray==2.60.* pydantic ipykernel==7.4.* nbclient==0.11.* nbformat psutil typing-extensions tqdm packaging alone:accelerate==1.15.* alone:lightning==2.6.* alone:pytorch-lightning==2.6.* alone:torchmetrics==1.9.* alone:lightning-utilities==0.15.*" ;;
+    # (For tests/outputs.py: what writes checkpoints, beside torch2 and tf.)
+    outputs) echo "numpy==2.4.* h5py==3.16.* zarr==3.* optuna==5.* tensorboard==2.* orbax-checkpoint==0.12.* jax==0.10.* jaxlib==0.10.* safetensors==0.7.* pyarrow==26.* joblib==1.*" ;;
     k8s)    echo "kubernetes-validate==1.37.* jsonpatch==1.* pyyaml" ;;
-    *)      fail "unknown environment $1 (${all[*]} dlio recipes k8s)" ;;
+    *)      fail "unknown environment $1 (${all[*]} dlio recipes outputs k8s)" ;;
   esac
 }
 gigabytes() { case $1 in torch2) echo 7 ;; tf) echo 3 ;; *) echo 1 ;; esac; }
@@ -85,7 +88,7 @@ names=()
 for word in "$@"; do
   case $word in
     --quick) names+=("${quick[@]}") ;;
-    -h|--help) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
+    -h|--help) sed -n '2,9p' "$0" | cut -c3-; exit 0 ;;
     -*) fail "unknown option $word (try --help)" ;;
     *) contents "$word" >/dev/null; names+=("$word") ;;
   esac

@@ -1,0 +1,22 @@
+//! What jobs write below an output root: as if it were written to the PFS itself.
+//!
+//! | file | what it compares |
+//! |---|---|
+//! | `world.rs` | a PFS with an output root on it; runs a job direct and staged |
+//! | `replays.rs` | the calls of frameworks and tools, direct against staged |
+//! | `closing.rs` | every way in which a file loses its last writer |
+//! | `order.rs` | what a reader of the PFS sees while checkpoints are published |
+//! | `failures.rs` | agents and jobs that die, a PFS that fails, wrong words of the command line |
+
+#[path = "outputs/closing.rs"]
+mod closing;
+#[path = "outputs/failures.rs"]
+mod failures;
+#[path = "outputs/order.rs"]
+mod order;
+#[path = "outputs/replays.rs"]
+mod replays;
+#[path = "outputs/tree.rs"]
+mod tree;
+#[path = "outputs/world.rs"]
+mod world;

@@ -1,0 +1,88 @@
+//! The calls of frameworks, libraries and tools, replayed: direct against staged.
+//!
+//! A family is a program of `tests/programs/outputs` with one function a row; each runs in a
+//! directory of its own and prints what it sees. Rows that must wait for publications (directory
+//! renames, hard links, executing) are left out while the drain is held.
+
+use super::world::{Drain, Outputs};
+use crate::harness::has_command;
+
+/// Runs a family in all ways.
+#[track_caller]
+fn same(w: &Outputs, program: &str, least: usize) {
+    w.same(&w.program(program), &[Drain::Quick, Drain::Slow], least);
+    w.same(&w.program(program).arg("--no-barriers"), &[Drain::Held], least);
+}
+
+#[test]
+fn checkpoints_of_frameworks() {
+    same(&Outputs::new(), "saves.py", 80);
+}
+
+#[test]
+fn checkpoints_of_frameworks_on_a_disk_tier() {
+    let w = Outputs::disk();
+    w.same(&w.program("saves.py"), &[Drain::Quick, Drain::Slow], 80);
+}
+
+#[test]
+fn arrays_and_chunks() {
+    same(&Outputs::new(), "arrays.py", 80);
+}
+
+#[test]
+fn names_links_and_listings() {
+    same(&Outputs::new(), "names.py", 80);
+}
+
+#[test]
+fn modes_owners_times_and_reopened_files() {
+    same(&Outputs::new(), "attributes.py", 30);
+}
+
+#[test]
+fn logs_databases_and_mutexes_go_through() {
+    let w = Outputs::new();
+    let job = w.program("loggers.py");
+    w.same(&job, &Drain::ALL, 1);
+    if !super::world::is_built() {
+        return;
+    }
+    // Each is written to the PFS itself.
+    w.staged(&job, Drain::Quick);
+    let paths = w.pfs().paths().unwrap();
+    let event = "event_files/events.out.tfevents.1500000000.host";
+    for name in ["a_csv_that_is_appended_to/metrics.csv", event, "sqlite/study.db", "flags_that_go_through/synced"] {
+        let counts = paths.get(&format!("out/{name}")).copied().unwrap_or_default();
+        assert!(counts.writes > 0, "{name} was not written to the PFS itself: {counts:?}");
+    }
+}
+
+/// cp, mv, install, tar, rsync, sed, shells, git and make.
+#[test]
+fn tools_of_the_system() {
+    let w = Outputs::new();
+    w.same(&w.program("tools.sh"), &[Drain::Quick, Drain::Slow], 60);
+}
+
+#[test]
+fn a_root_that_is_also_read_as_a_data_set() {
+    // The output root lies in a data root: what is written is seen there, too.
+    let w = Outputs::new();
+    let inside = w.root().parent().expect("the mount").to_owned();
+    let job = w.program("saves.py").option("--root").option(inside);
+    w.same(&job, &[Drain::Quick], 80);
+    let job = w.program("names.py").option("--root").option(w.root());
+    w.same(&job, &[Drain::Quick], 80);
+}
+
+#[test]
+fn closed_files_are_on_the_pfs_when_fsync_publishes() {
+    let w = Outputs::new().set("outputs.0.fsync=publish");
+    w.same(&w.program("saves.py"), &[Drain::Quick, Drain::Slow], 80);
+    if has_command("sync") {
+        let script = "echo one > a && sync a && cat \"$0/a\" && echo '## end'";
+        let job = w.here(crate::harness::Job::new("sh").args(["-c", script]).arg(w.published()));
+        w.same(&job, &[Drain::Quick, Drain::Slow], 1);
+    }
+}
