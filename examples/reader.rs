@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let root = PathBuf::from(args.next().context("usage: reader ROOT [TIER[:SIZE]]")?);
-    let given = Overrides { roots: vec![std::path::absolute(&root)?], tiers: args.collect(), set: vec![] };
+    let given = Overrides { roots: vec![std::path::absolute(&root)?], tiers: args.collect(), ..Overrides::default() };
     let environment = std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG");
     let config =
         config::load(None, environment, &given, &SystemProbe).map_err(|e| anyhow::anyhow!(config::screen(&e)))?.config;

@@ -25,6 +25,27 @@ pub(crate) struct ConfigArgs {
     /// Any other setting, such as source.max_inflight=8; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) set: Vec<(String, String)>,
+    /// Directories that the job writes to: `--output` of commands that start a job.
+    #[arg(skip)]
+    output: Vec<PathBuf>,
+}
+
+/// The configuration of a job: what is served, where copies go, and where it writes.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct JobConfigArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Directory that the job writes to: files that it creates there are kept on the node and
+    /// copied to the parallel file system in the background; may be given several times
+    #[arg(long, value_name = "DIR")]
+    output: Vec<PathBuf>,
+}
+
+impl JobConfigArgs {
+    /// Returns the arguments as one.
+    pub(crate) fn all(&self) -> ConfigArgs {
+        ConfigArgs { output: self.output.clone(), ..self.config.clone() }
+    }
 }
 
 /// Why a job has no configuration.
@@ -119,6 +140,7 @@ impl ConfigArgs {
         let overrides = self.overrides();
         overrides.roots.into_iter().for_each(|r| add("--root", r.into_os_string()));
         overrides.tiers.into_iter().for_each(|t| add("--tier", t.into()));
+        overrides.outputs.into_iter().for_each(|o| add("--output", o.into_os_string()));
         overrides.set.into_iter().for_each(|(k, v)| add("--set", format!("{k}={v}").into()));
         out
     }
@@ -136,6 +158,7 @@ impl ConfigArgs {
             roots: self.root.iter().map(|p| typed(p)).collect(),
             // Without a path, an empty one: not the working directory.
             tiers: self.tier.iter().map(|t| if t.starts_with(':') { t.clone() } else { text(t) }).collect(),
+            outputs: self.output.iter().map(|p| typed(p)).collect(),
             set: self.set.iter().map(set).collect(),
         }
     }

@@ -1,8 +1,8 @@
 //! Parses the command line, runs the command, and holds the help of all commands.
 
 use crate::commands::{
-    agent, cluster, config, du, env, evict, explain, hold, index, kernel, pages, refresh, report, run, simulate, stage,
-    status, stop, top, trace, verify,
+    agent, cluster, config, du, env, evict, explain, flush, hold, index, kernel, outputs, pages, recover, refresh,
+    report, run, simulate, stage, status, stop, top, trace, verify,
 };
 use crate::say;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -20,9 +20,11 @@ use std::process::ExitCode;
         monarch run --config monarch.yaml -- torchrun --nproc-per-node 4 train.py\n  \
         monarch status\n\n\
         Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
-        was not found, 126 when it cannot be executed, 3 when --strict kept it from starting). All others: 0 when it went well, 1 when something failed, 2 for wrong \
+        was not found, 126 when it cannot be executed, 3 when --strict kept it from starting, 5 when not all that it wrote below \
+        output roots could be published). All others: 0 when it went well, 1 when something failed, 2 for wrong \
         usage or configuration, 3 when the answer is no (explain: not served from a copy; evict: not below a root; index verify: \
-        it differs; stage: no room; config check: a root or a tier fails), 4 when no agent is running."
+        it differs; stage: no room; outputs: something is pending; config check: a root or a tier fails), 4 when no agent is running, 5 when \
+        something could not be published (flush, recover)."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -35,7 +37,8 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         monarch run --root /scratch/imagenet -- python train.py\n  \
         monarch run --root /data --tier /dev/shm:8GiB --tier /local/nvme:400GiB -- python train.py\n  \
-        monarch run --config monarch.yaml --report saved.json -- python train.py\n\n\
+        monarch run --config monarch.yaml --report saved.json -- python train.py\n  \
+        monarch run --output /scratch/me/run1 -- python train.py   # checkpoints go to this node first\n\n\
         Nothing in the command changes. Whatever fails in Monarch ends in a plain read from the parallel file system. \
         MONARCH_DISABLE=1 turns it off.")]
     Run(run::RunArgs),
@@ -120,6 +123,35 @@ enum Command {
         A damaged copy is dropped at once, so that no process reads it again; the file is read from the parallel file system, and \
         copied again when a job opens it. Exit code 0 when all copies are what they should be, 1 when not.")]
     Verify(verify::VerifyArgs),
+    /// Show what jobs have written below output roots and is not on the parallel file system yet:
+    /// since when, and why
+    #[command(after_help = "Examples:\n  monarch outputs\n  monarch outputs /scratch/me/run1\n  \
+        monarch outputs --tier /local/nvme           # what earlier jobs have left; no agent is running\n  \
+        monarch outputs --json | jq '.[] | select(.held) | .path'\n\n\
+        Files that a job creates below an output root (`run --output DIR`) are written to this node and copied to the parallel \
+        file system in the background, in the job's order. Exit code 0 when nothing is pending, 3 when something is, 1 when an agent \
+        or a tier could not be asked. docs/OUTPUTS.md says what can be lost.")]
+    Outputs(outputs::OutputsArgs),
+    /// Wait until what jobs have written below output roots so far is on the parallel file system
+    #[command(
+        after_help = "Examples:\n  monarch flush                                # before another node reads it\n  \
+        monarch flush /scratch/me/run1 --timeout 10min\n  \
+        monarch flush --open /scratch/me/run1/events.bin   # also what a file has that is still being written\n\n\
+        What a job writes while the command waits is not waited for, nor are files that a process has open. Exit code 0 when \
+        all is published, 5 when the time is over or the file system refuses it (the list follows), 4 when no agent is running: then \
+        `monarch recover`."
+    )]
+    Flush(flush::FlushArgs),
+    /// Publish what earlier jobs have written below output roots and left on this node
+    #[command(
+        after_help = "Examples:\n  monarch recover --tier /local/nvme             # in an epilog, or after the node was restarted\n  \
+        monarch recover --tier /local/nvme /scratch/me/run1\n\n\
+        A job that is killed leaves what was not published yet in a staging directory of its tier. The next job on the node \
+        with the same output root publishes it, or this command, on the same node and as the same user. It may be \
+        interrupted and called again. What is in order is published in the job's order; part files that no journal claims are \
+        removed. Exit code 0 when all is published, 5 when the file system refuses something, 1 when something failed."
+    )]
+    Recover(recover::RecoverArgs),
     /// End the agents of this user; running jobs continue with the parallel file system
     #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk\n  \
         monarch stop --purge --config monarch.yaml    # also when no agent is running")]
@@ -208,6 +240,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Du(args) => du::main(&args),
         Command::Refresh(args) => refresh::main(&args),
         Command::Verify(args) => verify::main(&args),
+        Command::Outputs(args) => outputs::main(&args),
+        Command::Flush(args) => flush::main(&args),
+        Command::Recover(args) => recover::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config::main(&c),
         Command::Index(c) => index::main(&c),

@@ -6,6 +6,7 @@
 //! | [`service`] | the agent as a job sees it: attaches, watches, starts again |
 //! | [`spawn`] | starts processes of Monarch that outlive the process that starts them |
 //! | [`child`] | the job's own process |
+//! | [`drain`] | waits at the end until what the job wrote is published |
 //! | [`found`] | the signals and descriptors that this process was started with, for the job |
 //! | [`accounting`] | the line that a job appends to the file of its site |
 //! | [`output`] | the files that a job leaves: reports, traces |
@@ -20,6 +21,7 @@
 mod accounting;
 mod aliases;
 pub(crate) mod child;
+pub(crate) mod drain;
 pub(crate) mod follow;
 mod found;
 pub(crate) mod libraries;
@@ -111,7 +113,9 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
 /// # Errors
 /// Why the job cannot be served: [`without`] or [`refuse`] says so.
 pub(crate) fn serve(config: Config) -> Result<Service, String> {
-    Service::start(config).map_err(|e| say::chain(&e))
+    let service = Service::start(config).map_err(|e| say::chain(&e))?;
+    drain::warn_of_unstaged(&service);
+    Ok(service)
 }
 
 /// Says that a job is not started which is strict by this flag or setting; returns its exit code.

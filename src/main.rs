@@ -10,6 +10,7 @@ mod exit_code;
 mod job;
 mod kept;
 mod nodes;
+mod outputs;
 mod page;
 mod progress;
 mod report;

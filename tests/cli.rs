@@ -226,6 +226,21 @@ fn a_good_configuration_is_shown_and_passes_the_check() {
 }
 
 #[test]
+fn a_configuration_may_name_directories_that_the_job_writes_to_alone() {
+    let p = Place::new();
+    std::fs::create_dir(p.at("out")).expect("make");
+    let tier = format!("{}:64MiB", path(&p.at("tier")));
+    p.monarch(["config", "check", "--output", "out", "--tier", &tier]).fine(&["ok: 0 roots, 1 tier, 1 output root"]);
+    let shown = p.monarch(["config", "show", "--output", "out", "--tier", &tier, "--set", "outputs.0.fsync=publish"]);
+    shown.fine(&[&path(&p.at("out")), "flag --output", "fsync: publish", "max_pending: 32MiB"]);
+    p.monarch(["config", "check", "--output", "nowhere", "--tier", &tier]).failed(2, &["outputs[0]", "nowhere"]);
+    p.monarch(["stage", "--set", "outputs=[OUT]".replace("OUT", &path(&p.at("out"))).as_str(), "--tier", &tier])
+        .failed(2, &["nothing is staged", "names no root"]);
+    // Reports and saved indexes have an `--output` of their own.
+    p.monarch(["status", "--output", "out"]).failed(2, &["--output"]);
+}
+
+#[test]
 fn a_bad_configuration_is_one_screen_about_the_mistake() {
     let p = Place::new();
     let tiers = "tiers: [{ name: t, path: TIER, capacity: 64MiB }]\n";

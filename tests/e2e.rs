@@ -62,6 +62,8 @@ mod manners;
 mod metrics;
 #[path = "e2e/never_slower.rs"]
 mod never_slower;
+#[path = "e2e/outputs_commands.rs"]
+mod outputs_commands;
 #[path = "e2e/packed.rs"]
 mod packed;
 #[path = "e2e/places.rs"]

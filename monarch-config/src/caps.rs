@@ -13,6 +13,9 @@ pub(super) struct Caps {
     pub(super) total_capacity: Option<Cap<u64>>,
     pub(super) index_memory: Option<Cap<u64>>,
     pub(super) forbidden_roots: Vec<Cap<String>>,
+    pub(super) drain_bandwidth: Option<Cap<u64>>,
+    pub(super) max_pending: Option<Cap<u64>>,
+    pub(super) forbidden_outputs: Vec<Cap<String>>,
 }
 
 /// A cap, and its line in the file of the site, from 1.
@@ -25,8 +28,17 @@ pub(super) struct Cap<T> {
 impl Caps {
     /// The pattern that forbids a root, if one does.
     pub(super) fn forbids(&self, spellings: &[&Path]) -> Option<&Cap<String>> {
-        self.forbidden_roots.iter().find(|cap| spellings.iter().any(|path| meets(&cap.value, path)))
+        first_that_meets(&self.forbidden_roots, spellings)
     }
+
+    /// The pattern that forbids an output root, if one does.
+    pub(super) fn forbids_output(&self, spellings: &[&Path]) -> Option<&Cap<String>> {
+        first_that_meets(&self.forbidden_outputs, spellings)
+    }
+}
+
+fn first_that_meets<'a>(patterns: &'a [Cap<String>], spellings: &[&Path]) -> Option<&'a Cap<String>> {
+    patterns.iter().find(|cap| spellings.iter().any(|path| meets(&cap.value, path)))
 }
 
 /// Whether a path is a directory that the pattern names, lies below one, or may hold one.

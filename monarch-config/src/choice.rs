@@ -8,8 +8,8 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, Spread,
-    Trust, WorkingSets,
+    Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, OutputSync, Persist,
+    Policy, RawCalls, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -54,6 +54,16 @@ impl Choice for Follow {
 impl Choice for Libraries {
     const WHAT: &'static str = "way to treat shared libraries";
     const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
+impl Choice for OutputSync {
+    const WHAT: &'static str = "meaning of fsync";
+    const WORDS: &'static [(&'static str, Self)] = &[("local", Self::Local), ("publish", Self::Publish)];
+}
+
+impl Choice for RawCalls {
+    const WHAT: &'static str = "way to treat raw system calls";
+    const WORDS: &'static [(&'static str, Self)] = &[("off", Self::Off), ("seccomp", Self::Seccomp)];
 }
 
 impl Choice for Policy {

@@ -2,9 +2,10 @@
 //!
 //! Two underscores go one level down; digits pick an element of a list
 //! (`MONARCH_TIERS__0__CAPACITY`). `MONARCH_RUNTIME_DIR` is the setting at the top,
-//! `MONARCH_DATASET__ROOTS=/a:/b` all roots, separated by `:`. A value that begins with `[` or `{`
-//! is YAML. An empty value counts as none. Names without two underscores that are not settings
-//! belong to Monarch itself, a module system or Kubernetes service links, and are ignored.
+//! `MONARCH_DATASET__ROOTS=/a:/b` all roots, separated by `:`; `MONARCH_OUTPUTS` likewise. A value
+//! that begins with `[` or `{` is YAML. An empty value counts as none. Names without two
+//! underscores that are not settings belong to Monarch itself, a module system or Kubernetes
+//! service links, and are ignored.
 
 use std::ffi::OsString;
 
@@ -32,11 +33,25 @@ const INTERNAL: &[&str] = &[
 ];
 
 /// Settings at the top, whose names need no double underscore.
-const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS"];
+const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS", "MONARCH_OUTPUTS"];
 
 /// Sections. A name that continues with one underscore is most likely a mistake.
-const SECTIONS: &[&str] =
-    &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "metrics", "run", "cluster", "log"];
+const SECTIONS: &[&str] = &[
+    "dataset",
+    "source",
+    "io",
+    "tiers",
+    "outputs",
+    "drain",
+    "placement",
+    "prefetch",
+    "index",
+    "wait",
+    "metrics",
+    "run",
+    "cluster",
+    "log",
+];
 
 /// Lays the environment over the layers.
 pub(super) fn apply(layers: &mut Layers, env: impl Iterator<Item = (OsString, OsString)>) -> Result<(), ConfigError> {
@@ -64,10 +79,12 @@ fn one(layers: &mut Layers, name: &str, text: OsString) -> Result<(), ConfigErro
             wrong(format!("{} is not UTF-8", text.display()), "write it in UTF-8, or give the path another name"),
         )
     })?;
-    let value = if key == Key::new("dataset.roots") && !text.starts_with('[') {
-        Value::Sequence(
-            text.split(':').filter(|path| !path.is_empty()).map(|path| Value::String(path.to_owned())).collect(),
-        )
+    let is_output = key == Key::new("outputs");
+    let value = if (is_output || key == Key::new("dataset.roots")) && !text.starts_with('[') {
+        // (A section, so that `MONARCH_OUTPUTS__0__FSYNC` can add to it.)
+        let section = |path: &str| Value::Mapping([(Value::from("path"), Value::from(path))].into_iter().collect());
+        let element = |path: &str| if is_output { section(path) } else { Value::from(path) };
+        Value::Sequence(text.split(':').filter(|path| !path.is_empty()).map(element).collect())
     } else {
         value(&text).map_err(|wrong| fail(ErrorKind::Syntax, wrong))?
     };

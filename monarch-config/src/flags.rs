@@ -1,4 +1,4 @@
-//! The layer of the command line: `--root`, `--tier DIR[:SIZE]`, `--set KEY=VALUE`.
+//! The layer of the command line: `--root`, `--tier DIR[:SIZE]`, `--output`, `--set KEY=VALUE`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,8 @@ pub struct Overrides {
     /// environment. What follows the last `:` is a size if it begins with a digit or is empty;
     /// otherwise the directory's name holds a `:`.
     pub tiers: Vec<String>,
+    /// `--output DIR`, each; together they replace the output roots of file and environment.
+    pub outputs: Vec<PathBuf>,
     /// `--set KEY=VALUE`, each, such as `("source.io_size", "1MiB")` or `("tiers.0.capacity",
     /// "5GiB")`. A value that begins with `[` or `{` is YAML.
     pub set: Vec<(String, String)>,
@@ -27,12 +29,22 @@ pub struct Overrides {
 /// Lays the flags over the layers.
 pub(super) fn apply(layers: &mut Layers, overrides: &Overrides) -> Result<(), ConfigError> {
     if !overrides.roots.is_empty() {
-        let roots: Result<Vec<Value>, ConfigError> = overrides.roots.iter().map(|path| root(path)).collect();
+        let text = |path: &PathBuf| path_text(path, ("dataset.roots", "--root")).map(Value::String);
+        let roots: Result<Vec<Value>, ConfigError> = overrides.roots.iter().map(text).collect();
         layers.set(&Key::new("dataset.roots"), Value::Sequence(roots?), &Origin::Flag("--root".to_owned()))?;
     }
     if !overrides.tiers.is_empty() {
         let tiers = overrides.tiers.iter().map(|text| tier(text)).collect();
         layers.set(&Key::new("tiers"), Value::Sequence(tiers), &Origin::Flag("--tier".to_owned()))?;
+    }
+    if !overrides.outputs.is_empty() {
+        // (A section, so that `--set outputs.0.fsync=publish` can add to it.)
+        let output = |path: &PathBuf| {
+            let text = path_text(path, ("outputs", "--output"))?;
+            Ok(Value::Mapping([(Value::from("path"), Value::from(text))].into_iter().collect()))
+        };
+        let outputs: Result<Vec<Value>, ConfigError> = overrides.outputs.iter().map(output).collect();
+        layers.set(&Key::new("outputs"), Value::Sequence(outputs?), &Origin::Flag("--output".to_owned()))?;
     }
     for (name, text) in &overrides.set {
         let (key, flag) = (Key::new(name), format!("--set {name}"));
@@ -43,13 +55,13 @@ pub(super) fn apply(layers: &mut Layers, overrides: &Overrides) -> Result<(), Co
     Ok(())
 }
 
-fn root(path: &Path) -> Result<Value, ConfigError> {
+fn path_text(path: &Path, (key, flag): (&str, &str)) -> Result<String, ConfigError> {
     let text = path.to_str().ok_or_else(|| {
         let wrong =
             wrong(format!("{} is not UTF-8", path.display()), "give the directory a second name with a symbolic link");
-        ConfigError::new(ErrorKind::BadRoot, "dataset.roots", wrong, Place::Flag("--root".to_owned()))
+        ConfigError::new(ErrorKind::BadRoot, key, wrong, Place::Flag(flag.to_owned()))
     })?;
-    Ok(Value::String(text.to_owned()))
+    Ok(text.to_owned())
 }
 
 fn tier(text: &str) -> Value {

@@ -289,6 +289,27 @@ impl Kind for Text {
     }
 }
 
+/// A pattern of file names, as a shell has them.
+#[derive(Clone, Debug)]
+pub(super) struct NamePattern;
+
+impl Kind for NamePattern {
+    type Out = String;
+    fn parse(text: &str) -> Parsed<String> {
+        if !text.is_empty() && !text.contains(['/', '\0']) {
+            return Ok(text.to_owned());
+        }
+        let rule = "write a name without a directory, such as *.log; it holds at any depth";
+        Err((ErrorKind::OutOfBounds, wrong(format!("`{text}` is not a pattern of file names"), rule)))
+    }
+    fn show(value: &String) -> String {
+        value.clone()
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[^/]+$" })
+    }
+}
+
 /// An absolute path whose names may have `*` and `?`.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern;

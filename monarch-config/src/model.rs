@@ -4,6 +4,7 @@
 //! `docs/config.schema.json` describes the settings as a user writes them.
 
 mod cluster;
+mod outputs;
 
 use super::checks::{AbsentNames, AbsentRule, Checks};
 use std::net::SocketAddr;
@@ -13,8 +14,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{Cluster, Discovery, Spread};
+pub use outputs::{Drain, OutputRoot, OutputSync, RawCalls};
+pub(super) use outputs::{THROUGH, peer_wait};
 
-/// The whole configuration. Fields: 13, one per key at the top of the file.
+/// The whole configuration. Fields: 15, one per key at the top of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// What is read.
@@ -26,6 +29,12 @@ pub struct Config {
     pub io: Io,
     /// Where copies are kept, fastest first; never empty.
     pub tiers: Vec<Tier>,
+    /// Directories below which what jobs write is staged; none inside another. Default: none.
+    #[serde(default)]
+    pub outputs: Vec<OutputRoot>,
+    /// How what jobs write is copied to the PFS.
+    #[serde(default)]
+    pub drain: Drain,
     /// What is kept.
     pub placement: Placement,
     /// What is copied before it is read.
@@ -53,7 +62,8 @@ pub struct Config {
 /// What is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dataset {
-    /// The directories whose files are kept near; at least one, none inside another.
+    /// The directories whose files are kept near, none inside another; at least one, unless there
+    /// are output roots.
     pub roots: Vec<Root>,
     /// What is promised when files change. Default: immutable.
     pub consistency: Consistency,
@@ -484,6 +494,10 @@ pub struct Run {
     /// Whether the loader maps shared libraries from their copies. Default [`Libraries::Auto`].
     #[serde(default)]
     pub libraries: Libraries,
+    /// How long it waits at the end until what the command wrote is published. Default `None`: as
+    /// long as it takes; at most 30 days.
+    #[serde(default)]
+    pub output_wait: Option<Duration>,
 }
 
 /// Whether the processes of a job load the audit library, by which the loader maps shared libraries

@@ -4,6 +4,7 @@
 //! `docs/config.schema.json`.
 
 mod cluster;
+mod outputs;
 
 use std::fmt;
 
@@ -13,6 +14,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 pub(super) use cluster::{RawCluster, RawNodes};
+pub(super) use outputs::{RawDrain, RawNamedOutput, RawOutput};
 
 use super::checks::AbsentRule;
 use super::choice::OneOf;
@@ -37,6 +39,13 @@ pub(super) struct RawConfig {
     /// Directories on this node where copies are kept, fastest first. Without any: a directory on
     /// the node's local disk.
     pub(super) tiers: Option<Vec<RawTier>>,
+    /// Directories on the PFS, absolute, none inside another, below which files that the job
+    /// creates are staged in a tier of the node and then copied to the PFS in the job's order:
+    /// docs/OUTPUTS.md. Here, by --output, or in MONARCH_OUTPUTS (separated by `:`). Default:
+    /// none, jobs write to the PFS themselves.
+    pub(super) outputs: Option<Vec<RawOutput>>,
+    /// How what jobs write below `outputs` is copied to the PFS.
+    pub(super) drain: Option<RawDrain>,
     /// What is kept.
     pub(super) placement: Option<RawPlacement>,
     /// What is copied before it is asked for.
@@ -65,7 +74,7 @@ pub(super) struct RawConfig {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawDataset {
     /// Directories whose files are kept near, absolute, none inside another. Here, by --root, or in
-    /// MONARCH_DATASET__ROOTS (separated by `:`).
+    /// MONARCH_DATASET__ROOTS (separated by `:`). At least one, unless there are `outputs`.
     pub(super) roots: Option<Vec<RawRoot>>,
     /// What is promised when files change: immutable (only this job changes the data set while it
     /// runs), or close-to-open (other jobs and users may: each open asks the PFS whether the file
@@ -325,4 +334,8 @@ pub(super) struct RawRun {
     /// `VIRTUAL_ENV`, `CONDA_PREFIX`, `PYTHONPATH`, `LD_LIBRARY_PATH`) leads below one. `on`,
     /// `off`. Default auto.
     pub(super) libraries: Option<Given<OneOf<Libraries>>>,
+    /// How long `monarch run` waits at the end of the command until what it wrote below `outputs`
+    /// is published; what is not stays on the node, for the next job there or `monarch recover`.
+    /// Default none: as long as it takes; 0s to 30d.
+    pub(super) output_wait: Option<Given<OrNone<Time>>>,
 }

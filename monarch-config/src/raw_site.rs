@@ -38,6 +38,10 @@ pub(super) struct RawCaps {
     pub(super) index: Option<RawIndexCaps>,
     /// What is read.
     pub(super) dataset: Option<RawDatasetCaps>,
+    /// What is staged.
+    pub(super) outputs: Option<RawOutputCaps>,
+    /// How what jobs write is copied to the PFS.
+    pub(super) drain: Option<RawDrainCaps>,
 }
 
 /// How the PFS is read.
@@ -78,4 +82,23 @@ pub(super) struct RawDatasetCaps {
     /// Directories, absolute, that are no roots, nor is any directory below or above them; `*` and
     /// `?` stand for characters of one name. Links are followed before they are compared.
     pub(super) forbidden_roots: Option<Vec<Given<Pattern>>>,
+}
+
+/// What is staged.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawOutputCaps {
+    /// Directories, absolute, below which nothing is staged, nor below any directory above them;
+    /// `*` and `?` stand for characters of one name. Links are followed before they are compared.
+    pub(super) forbidden_roots: Option<Vec<Given<Pattern>>>,
+    /// Most bytes of an output root that are not published. At least 1MiB.
+    pub(super) max_pending: Option<Given<Size>>,
+}
+
+/// How what jobs write is copied to the PFS.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawDrainCaps {
+    /// Most that one agent writes to the PFS in a second, such as 500MiB/s. At least 1MiB/s.
+    pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
 }

@@ -4,6 +4,7 @@
 //! What is printed is a valid configuration: reading it back gives the same one.
 
 mod cluster;
+mod outputs;
 mod page;
 
 use super::Resolved;
@@ -20,6 +21,8 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
         source,
         io,
         tiers,
+        outputs,
+        drain,
         placement,
         prefetch,
         index,
@@ -53,6 +56,9 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("io.direct", &OneOf::show(&io.direct));
     page.section("tiers");
     page.tiers(tiers);
+    outputs::outputs(&mut page, outputs);
+    page.section("drain");
+    page.set("drain.bandwidth_limit", &OrNone::<Rate>::show(&drain.bandwidth_limit));
     page.section("placement");
     page.set("placement.policy", &OneOf::show(&placement.policy));
     page.section("prefetch");
@@ -83,5 +89,6 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("run.strict", &run.strict.to_string());
     page.set("run.accounting", &run.accounting.as_deref().map_or_else(|| "null".to_owned(), quoted));
     page.set("run.libraries", &OneOf::show(&run.libraries));
+    page.set("run.output_wait", &OrNone::<Time>::show(&run.output_wait));
     page.out
 }

@@ -4,7 +4,9 @@
 //! their own.
 
 mod cluster;
+mod drain;
 mod metrics;
+mod run;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,13 +17,15 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Libraries, Log, LogLevel,
-    Placement, Policy, Prefetch, Run, Source, Trust, Wait, WorkingSets,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Log, LogLevel, Placement,
+    Policy, Prefetch, Source, Trust, Wait, WorkingSets,
 };
 use super::paths;
-use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawPrefetch, RawSource, RawWait};
+use super::raw::{
+    RawCluster, RawConfig, RawDataset, RawDrain, RawIndex, RawIo, RawMetrics, RawPrefetch, RawRun, RawSource, RawWait,
+};
 use super::units::{HOUR, KIB, MIB, TIB, about};
-use super::{roots, tiers};
+use super::{outputs, roots, tiers};
 
 const DAY: Duration = Duration::from_hours(24);
 /// The longest [`Source::purge_age`].
@@ -36,20 +40,25 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
     let prefetch = prefetch(cx, raw.prefetch.as_ref().unwrap_or(&RawPrefetch::default()))?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
-    let libraries = raw.run.as_ref().and_then(|raw| raw.libraries.as_ref());
-    let libraries = cx.or("run.libraries", libraries, Libraries::Auto)?;
-    let run = Run { strict: strict(cx, raw)?, accounting: accounting(cx, raw)?, libraries };
+    let run = run::resolve(cx, raw.run.as_ref().unwrap_or(&RawRun::default()))?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;
     let runtime_dir = runtime_dir(cx, raw)?;
     let dataset = dataset(cx, raw.dataset.as_ref().unwrap_or(&RawDataset::default()))?;
+    let places = outputs::places(cx, raw.outputs.as_deref().unwrap_or_default())?;
+    if dataset.roots.is_empty() && places.is_empty() {
+        return Err(roots::missing(cx));
+    }
     let tiers = tiers::resolve(cx, raw.tiers.as_deref().unwrap_or_default(), &dataset.roots)?;
+    let outputs = outputs::resolve(cx, places, &tiers)?;
     Ok(Config {
         dataset,
         source,
         io,
         tiers,
+        outputs,
+        drain: drain::resolve(cx, raw.drain.as_ref().unwrap_or(&RawDrain::default()))?,
         placement: Placement { policy: placement },
         prefetch,
         index,
@@ -72,20 +81,7 @@ fn prefetch(cx: &Context<'_>, raw: &RawPrefetch) -> Result<Prefetch, ConfigError
 
 /// Whether a job that cannot be served is not started.
 pub(super) fn strict(cx: &Context<'_>, raw: &RawConfig) -> Result<bool, ConfigError> {
-    cx.or("run.strict", raw.run.as_ref().and_then(|raw| raw.strict.as_ref()), false)
-}
-
-/// Where each job leaves a line about what it read.
-fn accounting(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Option<PathBuf>, ConfigError> {
-    let key = Key::new("run.accounting");
-    let given = raw.run.as_ref().and_then(|raw| raw.accounting.as_ref());
-    let Some(path) = cx.get(&key, given)? else { return Ok(None) };
-    let path = paths::clean(cx, ErrorKind::WrongType, &key, &path)?;
-    let is_dir = |path: &std::path::Path| cx.probe.meta(path).is_ok_and(|meta| meta.is_dir);
-    if !is_dir(&path) && !path.parent().is_some_and(is_dir) {
-        cx.warn(&key, "its directory is not there on this node: no line is written");
-    }
-    Ok(Some(path))
+    run::strict(cx, raw.run.as_ref().unwrap_or(&RawRun::default()))
 }
 
 /// Where the agents' sockets, locks and shared memory are.

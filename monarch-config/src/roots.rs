@@ -16,27 +16,66 @@ use super::site_file::SITE_FILE;
 /// Resolves and checks all roots.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawRoot]) -> Result<Vec<Root>, ConfigError> {
     let list = Key::new("dataset.roots");
-    if raw.is_empty() {
-        let remedy = "name its directory: `--root /path`, MONARCH_DATASET__ROOTS=/path, or in the file:\n\
-                      dataset: { roots: [/path] }";
-        return Err(cx.error(ErrorKind::Missing, &list, "no root is given, so there is nothing to keep near", remedy));
-    }
     let mut roots = Vec::new();
     let mut metas = Vec::new();
     for (index, raw) in raw.iter().enumerate() {
-        let (root, meta) = one(cx, &list.index(index), raw)?;
-        apart(cx, &list.index(index), (&root, &meta), roots.iter().zip(&metas))?;
+        let key = list.index(index);
+        let (root, meta) = match raw {
+            RawRoot::Path(path) => one(cx, (&key, path), &[], Purpose::Data)?,
+            RawRoot::Named(named) => {
+                let aliases = named.aliases.as_deref().unwrap_or_default();
+                one(cx, (&key.name("path"), &named.path), aliases, Purpose::Data)?
+            }
+        };
+        apart(cx, &key, (&root, &meta), roots.iter().zip(&metas), Purpose::Data)?;
         roots.push(root);
         metas.push(meta);
     }
-    allowed(cx, &list, roots)
+    Ok(allowed(cx, &list, roots))
+}
+
+/// What a directory is named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Its files are kept near.
+    Data,
+    /// What is written below it is staged.
+    Output,
+}
+
+impl Purpose {
+    /// What such a directory is called.
+    const fn root(self) -> &'static str {
+        match self {
+            Self::Data => "root",
+            Self::Output => "output root",
+        }
+    }
+
+    /// What it holds.
+    const fn content(self) -> &'static str {
+        match self {
+            Self::Data => "the data set",
+            Self::Output => "the output",
+        }
+    }
+}
+
+/// The error of a configuration that names neither roots nor output roots that may be used.
+pub(super) fn missing(cx: &Context<'_>) -> ConfigError {
+    let list = Key::new("dataset.roots");
+    if !cx.forbidden.is_empty() {
+        let why = cx.forbidden.join("; ");
+        return cx.error(ErrorKind::Forbidden, &list, why, "ask the administrator of this node");
+    }
+    let remedy = "name its directory: `--root /path`, MONARCH_DATASET__ROOTS=/path, or in the file:\n\
+                  dataset: { roots: [/path] }\n\
+                  or a directory that the job writes to: `--output /path`";
+    cx.error(ErrorKind::Missing, &list, "no root is given, so there is nothing to keep near", remedy)
 }
 
 /// The roots that the site does not forbid.
-///
-/// # Errors
-/// It forbids all of them.
-fn allowed(cx: &mut Context<'_>, list: &Key, roots: Vec<Root>) -> Result<Vec<Root>, ConfigError> {
+fn allowed(cx: &mut Context<'_>, list: &Key, roots: Vec<Root>) -> Vec<Root> {
     let (mut kept, mut left) = (Vec::new(), Vec::new());
     for (at, root) in roots.into_iter().enumerate() {
         match cx.caps.forbids(&spellings(&root).collect::<Vec<_>>()) {
@@ -51,49 +90,50 @@ fn allowed(cx: &mut Context<'_>, list: &Key, roots: Vec<Root>) -> Result<Vec<Roo
             }
         }
     }
-    if left.is_empty() {
-        let why = cx.forbidden.join("; ");
-        return Err(cx.error(ErrorKind::Forbidden, list, why, "ask the administrator of this node"));
-    }
     cx.layers.origins.keep_elements(list, &kept);
-    Ok(left)
+    left
 }
 
 /// Directories whose files are made by the kernel as they are read.
 const KERNEL_VIEWS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), ConfigError> {
-    let (key, given, aliases) = match raw {
-        RawRoot::Path(path) => (key.clone(), path, [].as_slice()),
-        RawRoot::Named(named) => (key.name("path"), &named.path, named.aliases.as_deref().unwrap_or_default()),
-    };
-    let path = clean(cx, ErrorKind::BadRoot, &key, Path::new(&given.0))?;
-    let (real_path, meta) = directory(cx, &key, &path)?;
+/// Checks one root, whose path is given under this key.
+pub(super) fn one(
+    cx: &mut Context<'_>,
+    (key, given): (&Key, &Given<Location>),
+    aliases: &[Given<Location>],
+    purpose: Purpose,
+) -> Result<(Root, Meta), ConfigError> {
+    let path = clean(cx, ErrorKind::BadRoot, key, Path::new(&given.0))?;
+    let (real_path, meta) = directory(cx, key, &path, purpose)?;
+    let (content, remedy) = (purpose.content(), format!("name the directory of {} itself", purpose.content()));
     if path.parent().is_none() || real_path.parent().is_none() {
         let message = format!(
-            "{} is the top of the file tree; every file of the node would be taken for the data set",
+            "{} is the top of the file tree; every file of the node would be taken for {content}",
             path.display()
         );
-        return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
+        return Err(cx.error(ErrorKind::BadRoot, key, message, remedy));
     }
     if let Some(kernel) = KERNEL_VIEWS.iter().find(|view| real_path.starts_with(view))
         && !real_path.starts_with("/dev/shm")
     {
-        let message =
-            format!("{} is below {kernel}, whose files the kernel makes as they are read: no data set", path.display());
-        return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
+        let message = format!(
+            "{} is below {kernel}, whose files the kernel makes as they are read: no place for {content}",
+            path.display()
+        );
+        return Err(cx.error(ErrorKind::BadRoot, key, message, remedy));
     }
-    let aliases = aliases_of(cx, &key, &path, &meta, aliases)?;
+    let aliases = aliases_of(cx, key, (&path, &meta), aliases, purpose)?;
     Ok((Root { path, real_path, aliases, only_on_demand: false, followed_from: None }, meta))
 }
 
-fn directory(cx: &Context<'_>, key: &Key, path: &Path) -> Result<(PathBuf, Meta), ConfigError> {
+fn directory(cx: &Context<'_>, key: &Key, path: &Path, purpose: Purpose) -> Result<(PathBuf, Meta), ConfigError> {
     let shown = path.display();
     let found = cx.probe.canonicalize(path).and_then(|real| Ok((cx.probe.meta(&real)?, real)));
     match found {
         Ok((meta, real)) if meta.is_dir => Ok((real, meta)),
         Ok(_) => {
-            let remedy = "name the directory that holds the files of the data set";
+            let remedy = format!("name the directory that holds the files of {}", purpose.content());
             Err(cx.error(ErrorKind::BadRoot, key, format!("{shown} is not a directory"), remedy))
         }
         Err(error) => {
@@ -109,9 +149,9 @@ fn directory(cx: &Context<'_>, key: &Key, path: &Path) -> Result<(PathBuf, Meta)
 fn aliases_of(
     cx: &mut Context<'_>,
     key: &Key,
-    root: &Path,
-    meta: &Meta,
+    (root, meta): (&Path, &Meta),
     given: &[Given<Location>],
+    purpose: Purpose,
 ) -> Result<Vec<PathBuf>, ConfigError> {
     let list = key.parent().unwrap_or_default().name("aliases");
     let mut aliases = Vec::new();
@@ -120,8 +160,8 @@ fn aliases_of(
         let alias = clean(cx, ErrorKind::BadRoot, &key, Path::new(&given.0))?;
         match cx.probe.meta(&alias) {
             Ok(found) if (found.dev, found.ino) != (meta.dev, meta.ino) => {
-                let message =
-                    format!("{} leads to another directory than the root {}", alias.display(), root.display());
+                let (what, root) = (purpose.root(), root.display());
+                let message = format!("{} leads to another directory than the {what} {root}", alias.display());
                 let remedy =
                     "an alias is another name of the same directory; list another directory as a root of its own";
                 return Err(cx.error(ErrorKind::BadRoot, &key, message, remedy));
@@ -139,16 +179,18 @@ pub(super) fn spellings(root: &Root) -> impl Iterator<Item = &Path> {
 }
 
 /// Refuses a root that is one of the roots before it, or lies in one, or holds one.
-fn apart<'a>(
+pub(super) fn apart<'a>(
     cx: &Context<'_>,
     key: &Key,
     (root, meta): (&Root, &Meta),
     others: impl Iterator<Item = (&'a Root, &'a Meta)>,
+    purpose: Purpose,
 ) -> Result<(), ConfigError> {
+    let what = purpose.root();
     for (other, known) in others {
         let (mine, theirs) = (root.path.display(), other.path.display());
         if (meta.dev, meta.ino) == (known.dev, known.ino) {
-            let message = format!("{mine} is the same directory as the root {theirs}");
+            let message = format!("{mine} is the same directory as the {what} {theirs}");
             let remedy = match root.path == other.path {
                 true => "name it once".to_owned(),
                 false => format!("name it once, with its other name: {{ path: {theirs}, aliases: [{mine}] }}"),
@@ -159,7 +201,7 @@ fn apart<'a>(
         if let Some((a, b)) = clash {
             let (inner, outer) = if a.starts_with(b) { (a, b) } else { (b, a) };
             let message = format!(
-                "the roots {mine} and {theirs} overlap: {} lies inside {}, so a file would belong to both",
+                "the {what}s {mine} and {theirs} overlap: {} lies inside {}, so a file would belong to both",
                 inner.display(),
                 outer.display()
             );

@@ -86,6 +86,7 @@ fn mistyped(found: &str, expected: &str) -> Wrong {
         "a single value" => (expected, "write one value after the colon"),
         "nodes" => ("a list of nodes", "write a list: `[node1, node2]`, or a text: \"node[01-08]\""),
         "a path, or a path with aliases" => (expected, "write `- /path`, or `- { path: /path, aliases: [/other] }`"),
+        "a path, or a path with settings" => (expected, "write `- /path`, or `- { path: /path, fsync: publish }`"),
         _ => (
             "a section",
             "write the keys of the section below it, indented, as `key: value`; with --set, write `SECTION.KEY=VALUE`",

@@ -16,11 +16,13 @@ use serde_yaml::Value;
 
 use super::caps::{Cap, Caps};
 use super::error::{ConfigError, ErrorKind, Place, wrong};
-use super::given::{Given, Kind, OrNone, Rate};
+use super::given::{Given, Kind, OrNone, Pattern, Rate};
 use super::key::Key;
 use super::locate::locate;
 use super::raw::RawConfig;
-use super::raw_site::{RawCaps, RawDatasetCaps, RawIndexCaps, RawSite, RawSourceCaps, RawTierCaps};
+use super::raw_site::{
+    RawCaps, RawDatasetCaps, RawDrainCaps, RawIndexCaps, RawOutputCaps, RawSite, RawSourceCaps, RawTierCaps,
+};
 use super::source_text::SourceText;
 use super::trusted;
 use super::units::{MIB, TIB};
@@ -165,6 +167,11 @@ fn raw_caps(caps: &Value) -> RawCaps {
         }),
         index: Some(RawIndexCaps { max_memory: lenient(one("index", "max_memory")) }),
         dataset: Some(RawDatasetCaps { forbidden_roots: lenient(one("dataset", "forbidden_roots")) }),
+        outputs: Some(RawOutputCaps {
+            forbidden_roots: lenient(one("outputs", "forbidden_roots")),
+            max_pending: lenient(one("outputs", "max_pending")),
+        }),
+        drain: Some(RawDrainCaps { bandwidth_limit: lenient(one("drain", "bandwidth_limit")) }),
     }
 }
 
@@ -177,12 +184,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn caps(&mut self, raw: &RawCaps) -> Caps {
         let (source, tiers) = (raw.source.as_ref(), raw.tiers.as_ref());
-        let patterns = raw.dataset.as_ref().and_then(|d| d.forbidden_roots.as_deref()).unwrap_or_default();
-        let forbidden = patterns
-            .iter()
-            .enumerate()
-            .filter_map(|(at, given)| self.value(&format!("caps.dataset.forbidden_roots[{at}]"), Some(given)))
-            .collect();
+        let (outputs, drain) = (raw.outputs.as_ref(), raw.drain.as_ref());
+        let forbidden = raw.dataset.as_ref().and_then(|d| d.forbidden_roots.as_deref());
+        let forbidden_outputs = outputs.and_then(|o| o.forbidden_roots.as_deref());
         let size = |me: &mut Self, key, given| me.within(key, given, MIB..=u64::MAX);
         let limit = |me: &mut Self, key: &str, given: Option<&Given<OrNone<Rate>>>| {
             let cap = me.value(key, given)?;
@@ -204,8 +208,17 @@ impl Reading<'_> {
             tier_capacity: size(self, "caps.tiers.capacity", tiers.and_then(|t| t.capacity.as_ref())),
             total_capacity: size(self, "caps.tiers.total_capacity", tiers.and_then(|t| t.total_capacity.as_ref())),
             index_memory: size(self, "caps.index.max_memory", raw.index.as_ref().and_then(|i| i.max_memory.as_ref())),
-            forbidden_roots: forbidden,
+            forbidden_roots: self.patterns("caps.dataset.forbidden_roots", forbidden),
+            drain_bandwidth: limit(self, "caps.drain.bandwidth_limit", drain.and_then(|d| d.bandwidth_limit.as_ref())),
+            max_pending: size(self, "caps.outputs.max_pending", outputs.and_then(|o| o.max_pending.as_ref())),
+            forbidden_outputs: self.patterns("caps.outputs.forbidden_roots", forbidden_outputs),
         }
+    }
+
+    /// Those of a list of patterns that are right.
+    fn patterns(&mut self, key: &str, given: Option<&[Given<Pattern>]>) -> Vec<Cap<String>> {
+        let each = given.unwrap_or_default().iter().enumerate();
+        each.filter_map(|(at, given)| self.value(&format!("{key}[{at}]"), Some(given))).collect()
     }
 
     /// A value with its line, if it is given and right.

@@ -5,6 +5,7 @@ mod default_tier;
 mod examples;
 mod layers;
 mod metrics;
+mod outputs;
 mod renamed;
 mod screens;
 mod site;

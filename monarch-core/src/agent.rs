@@ -8,6 +8,7 @@
 //! | [`start`] | locks, tiers, shared memory, state of an earlier agent |
 //! | [`server`] | the control socket, life cycle |
 //! | [`metrics_service`] | its metrics: the page that is served, the file that is written |
+//! | [`outputs`] | the output roots of its jobs: their state, requests to publish |
 //! | [`report`] | the agent's account of itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`counter_groups`] | where in the control block each job counts |
@@ -30,6 +31,7 @@ mod local_store;
 pub mod maintenance;
 mod metrics_service;
 mod mounts;
+pub mod outputs;
 mod parts;
 mod peer;
 mod pre_index_changes;

@@ -19,6 +19,7 @@
 //!     roots: vec![root.clone()],                         // such as /scratch/imagenet
 //!     tiers: vec![format!("{}:64MiB", tier.display())],  // such as /dev/shm:8GiB
 //!     set: vec![("dataset.min_file_age".into(), "0s".into())], // this file was made just now
+//!     ..Overrides::default()
 //! };
 //! let config = config::load(None, std::iter::empty(), &given, &SystemProbe)?.config;
 //!
@@ -38,6 +39,7 @@
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`kept`] | copies that jobs have left, for commands that find no agent |
+//! | [`left_outputs`] | what jobs have written and not published, for commands that find no agent |
 //! | [`snapshot`] | plain accounts of an agent at one moment |
 //! | [`index`], [`tier`], [`engine`], [`trace`], [`shm`] | storage: `monarch-storage` |
 //! | [`held_dir`], [`private_dir`], [`shown`], [`sys`] | directories, names in text for people, system calls: `monarch-storage` |
@@ -50,6 +52,7 @@
 
 pub mod agent;
 pub mod kept;
+pub mod left_outputs;
 pub mod metrics;
 pub mod reader;
 pub mod session;

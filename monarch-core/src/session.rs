@@ -9,7 +9,7 @@
 //! use monarch_core::config::{self, Overrides, SystemProbe};
 //! use monarch_core::session::Session;
 //!
-//! let given = Overrides { roots: vec!["/scratch/imagenet".into()], tiers: vec!["/dev/shm:8GiB".into()], set: vec![] };
+//! let given = Overrides { roots: vec!["/scratch/imagenet".into()], tiers: vec!["/dev/shm:8GiB".into()], ..Overrides::default() };
 //! let config = config::load(None, std::env::vars_os(), &given, &SystemProbe)?.config;
 //! let session = Session::start(&config)?;
 //! session.prefetch(&["/scratch/imagenet/val"])?;

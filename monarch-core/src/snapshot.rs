@@ -10,7 +10,7 @@
 //! | [`prefetch`] | whether prefetching runs |
 //! | [`load`] | queues, files in flight, calls to the PFS |
 //! | [`savings`] | what a job read, and what the PFS sent for it |
-//! | [`status`] | an agent, its roots and tiers |
+//! | [`status`] | an agent, its roots, tiers and output roots |
 //!
 //! The types hold figures and names. Sentences about them are made by the agent.
 
@@ -25,6 +25,7 @@ mod work;
 
 pub use epochs::{Directory, Epoch, Why};
 pub use load::Load;
+pub use monarch_outputs::status::{OutputStatus, PendingEntry, PendingState};
 pub use percent::percent;
 pub use prefetch::Ahead;
 pub use residency::{Census, Trouble};

@@ -20,7 +20,8 @@ fn config(dir: &Path) -> Config {
     };
     let (root, tier, runtime) = (make("root"), make("tier"), make("runtime"));
     std::fs::write(root.join("file"), "data").expect("a file of the test");
-    let overrides = Overrides { roots: vec![root], tiers: vec![format!("{}:64MiB", tier.display())], set: vec![] };
+    let overrides =
+        Overrides { roots: vec![root], tiers: vec![format!("{}:64MiB", tier.display())], ..Overrides::default() };
     let mut config = config::load(None, std::iter::empty(), &overrides, &SystemProbe).expect("it is valid").config;
     config.runtime_dir = Some(runtime);
     config

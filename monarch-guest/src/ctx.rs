@@ -84,6 +84,19 @@ pub fn mapped() -> Option<Ctx> {
     open()
 }
 
+/// The gate for calls below output roots; `None` where there are none. Open also where calls about
+/// data sets are left to the PFS: what is pending is nowhere else.
+#[inline]
+#[must_use]
+pub fn for_outputs() -> Option<Ctx> {
+    if process().gate.load(Ordering::Acquire) != ON && !look() {
+        return None;
+    }
+    // SAFETY: the gate opens after the constructor has found that it is mapped.
+    let map = unsafe { gate::any_control() };
+    (map.ctl.outputs_len.load(Ordering::Acquire) != 0).then_some(Ctx { map, opening: false, below: 0 })
+}
+
 /// Whether the gate may be open, as far as a look at it shows.
 #[inline]
 #[must_use]

@@ -56,13 +56,15 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Optio
     Some(len)
 }
 
-/// Whether a spelling of a root lies below `cwd` or `cwd` below it.
+/// Whether a spelling of a root, or an output root, lies below `cwd` or `cwd` below it.
 fn is_near(ctl: &ControlMap<'_>, cwd: &[u8]) -> bool {
     let below = |a: &[u8], b: &[u8]| {
         a.strip_prefix(b).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')) || b.ends_with(b"/"))
     };
-    ctl.spellings().iter().any(|s| {
-        let root = ctl.str(&s.path);
-        below(root, cwd) || below(cwd, root)
-    })
+    let near = |root: &[u8]| below(root, cwd) || below(cwd, root);
+    ctl.spellings().iter().any(|s| near(ctl.str(&s.path)))
+        || ctl.outputs().iter().any(|o| {
+            let spelling = ctl.str(&o.spelling);
+            near(ctl.str(&o.path)) || !spelling.is_empty() && near(spelling)
+        })
 }

@@ -8,7 +8,7 @@
 use crate::sys;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use monarch_abi::control::{Hidden, MAX_ROOTS};
+use monarch_abi::control::{Hidden, MAX_OUTPUTS, MAX_ROOTS};
 
 /// The page; zero is "not known" in every field.
 #[cfg_attr(not(target_arch = "aarch64"), repr(C, align(4096)))]
@@ -38,6 +38,8 @@ pub struct Process {
     pub trust: [AtomicU32; MAX_ROOTS],
     /// Spellings that lead elsewhere here.
     pub hidden: Hidden,
+    /// By output root: whether it and its staging directory are what they are for the agent.
+    pub outputs: [AtomicU32; MAX_OUTPUTS],
 }
 
 /// Bytes of a page, the largest that the kernels of the architecture have.
@@ -98,6 +100,9 @@ impl Process {
     pub fn forget_mounts(&self, namespace: u32) {
         self.namespace.store(namespace, Ordering::Relaxed);
         for t in &self.trust {
+            t.store(0, Ordering::Release);
+        }
+        for t in &self.outputs {
             t.store(0, Ordering::Release);
         }
         self.hidden.clear();

@@ -147,6 +147,7 @@ impl RootDrain {
             pending_bytes: shared.room.pending_bytes(),
             clean_bytes: shared.room.clean_bytes(),
             rate: shared.rate(),
+            is_refused: self.staging.state().held_errno.load(Ordering::Acquire) != 0,
             ..OutputStatus::default()
         };
         shared.view.backlog().fill(&mut status);

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 /// Most pending entries that a status names.
 pub const MAX_NAMED_ENTRIES: usize = 100;
 
-/// The state of an output root on this node.
+/// The state of an output root on this node. The fields are those of one JSON object, which
+/// programs of users read: so they stay flat.
+///
+/// Fields: 21, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStatus {
     /// The output root, its real path.
@@ -41,6 +44,18 @@ pub struct OutputStatus {
     pub clean_bytes: u64,
     /// Why nothing is published at the moment: the error, the file, what to do.
     pub held: Option<String>,
+    /// Whether that is an error by which the PFS refuses what is pending, such as a quota: creates
+    /// below the root give it, too.
+    #[serde(default)]
+    pub is_refused: bool,
+    /// How long processes had the staged files open that were closed, all together, in
+    /// milliseconds: the time in which the job wrote them.
+    #[serde(default)]
+    pub open_ms: u64,
+    /// How long it took to copy files to the PFS, in milliseconds: the time in which at least one
+    /// was being copied.
+    #[serde(default)]
+    pub copy_ms: u64,
     /// What the agent had to do otherwise than the job would expect: files of killed processes,
     /// files that others had changed meanwhile.
     pub notes: Vec<String>,

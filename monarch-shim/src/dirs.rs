@@ -1,9 +1,11 @@
-//! Virtual directory streams: listings from shared memory.
+//! Virtual directory streams: listings from shared memory, and those of the PFS with what is pending
+//! below an output root.
 //!
 //! The one object that only looks like one of the C library. A stream starts with a magic word that
 //! no real `DIR` can start with (glibc's begins with a descriptor, which is not negative), so that
 //! the hooks distinguish streams of the shim from real ones without a table.
 
+use crate::outputs::listing::Merged;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::{Deref, DerefMut};
@@ -32,7 +34,81 @@ pub struct Shared {
 }
 
 /// A virtual directory stream.
-pub struct Stream {
+pub enum Stream {
+    /// The listing of the index.
+    Listed(Listed),
+    /// The listing of the PFS with what is pending below an output root.
+    Merged(Merged),
+}
+
+impl Stream {
+    /// The next entry, as `struct dirent64` (which is `struct dirent` on 64-bit machines).
+    pub fn read(&mut self) -> Option<&mut libc::dirent64> {
+        match self {
+            Self::Listed(s) => s.read(),
+            Self::Merged(s) => s.read(),
+        }
+    }
+
+    /// Position for `telldir`.
+    #[must_use]
+    pub const fn tell(&self) -> i64 {
+        match self {
+            Self::Listed(s) => s.position,
+            Self::Merged(s) => s.tell(),
+        }
+    }
+
+    /// Goes to a position that `tell` gave.
+    pub fn seek(&mut self, position: i64) {
+        match self {
+            Self::Listed(s) => s.position = position.max(0),
+            Self::Merged(s) => s.seek(position),
+        }
+    }
+
+    /// Starts again, with what the directory has now.
+    pub fn rewind(&mut self, ctx: Option<Ctx>) {
+        match self {
+            Self::Listed(s) => s.rewind(ctx),
+            Self::Merged(s) => s.rewind(),
+        }
+    }
+
+    /// The real descriptor of the directory.
+    pub fn descriptor(&mut self, ctx: Option<Ctx>) -> c_int {
+        match self {
+            Self::Listed(s) => s.descriptor(ctx),
+            Self::Merged(s) => s.descriptor(),
+        }
+    }
+
+    /// The real stream that has taken over, if any.
+    const fn real(&self) -> *mut libc::DIR {
+        match self {
+            Self::Listed(s) => s.real,
+            Self::Merged(_) => core::ptr::null_mut(),
+        }
+    }
+}
+
+/// Makes a stream of a merged listing.
+#[must_use]
+pub fn open_merged(merged: Merged) -> Option<*mut Shared> {
+    // SAFETY: malloc of the right size; every field is written before use.
+    unsafe {
+        let s: *mut Shared = libc::malloc(size_of::<Shared>()).cast();
+        if s.is_null() {
+            return None;
+        }
+        let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
+        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(Stream::Merged(merged)) });
+        Some(s)
+    }
+}
+
+/// A stream of the listing of the index.
+pub struct Listed {
     /// Real descriptor, opened by the first `dirfd`; -1 before.
     fd: c_int,
     root: u32,
@@ -67,7 +143,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
         if s.is_null() {
             return None;
         }
-        let stream = Stream {
+        let stream = Listed {
             fd: -1,
             root: f.root as u32,
             real: core::ptr::null_mut(),
@@ -79,7 +155,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
             written: 0,
         };
         let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
-        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
+        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(Stream::Listed(stream)) });
         Some(s)
     }
 }
@@ -169,12 +245,13 @@ pub unsafe fn behind<'a>(dir: *mut libc::DIR) -> Behind<'a> {
     // SAFETY: by contract; the stream is there until it is closed.
     let Some(shared) = (unsafe { ours(dir).map(|s| &*s) }) else { return Behind::Real(dir) };
     let locked = shared.lock();
-    if locked.real.is_null() { Behind::Ours(locked) } else { Behind::Real(locked.real) }
+    let real = locked.real();
+    if real.is_null() { Behind::Ours(locked) } else { Behind::Real(real) }
 }
 
-impl Stream {
+impl Listed {
     /// The next entry, as `struct dirent64` (which is `struct dirent` on 64-bit machines).
-    pub fn read(&mut self) -> Option<&mut libc::dirent64> {
+    fn read(&mut self) -> Option<&mut libc::dirent64> {
         let index = self.segment.index;
         let here = index.record(self.dir)?;
         let (name, record, after): (&[u8], &Record, i64) = match self.position {
@@ -226,19 +303,8 @@ impl Stream {
         Some(e)
     }
 
-    /// Position for `telldir`.
-    #[must_use]
-    pub const fn tell(&self) -> i64 {
-        self.position
-    }
-
-    /// Goes to a position that `tell` gave.
-    pub fn seek(&mut self, position: i64) {
-        self.position = position.max(0);
-    }
-
     /// Starts again: if the listing has changed meanwhile, with a real stream that takes over.
-    pub fn rewind(&mut self, ctx: Option<Ctx>) {
+    fn rewind(&mut self, ctx: Option<Ctx>) {
         self.position = 0;
         let changed = self.is_changed(ctx.as_ref());
         let fd = if changed { self.descriptor(ctx) } else { -1 };
@@ -264,7 +330,7 @@ impl Stream {
     }
 
     /// The real descriptor of the directory.
-    pub fn descriptor(&mut self, ctx: Option<Ctx>) -> c_int {
+    fn descriptor(&mut self, ctx: Option<Ctx>) -> c_int {
         if self.fd < 0
             && let Some(ctx) = ctx
         {
@@ -298,13 +364,14 @@ impl Stream {
 pub unsafe fn close(s: *mut Shared) {
     // SAFETY: allocated by `open`; the stream belongs to the shim, and owns its descriptor.
     unsafe {
-        let (fd, real) = ((*(*s).stream.get()).fd, (*(*s).stream.get()).real);
+        let stream = (*s).stream.get().read();
         (*s).magic = 0;
         libc::free(s.cast::<c_void>());
-        if !real.is_null() {
-            libc::closedir(real);
-        } else if fd >= 0 {
-            monarch_guest::sys::close(fd);
+        match stream {
+            Stream::Merged(merged) => drop(merged),
+            Stream::Listed(listed) if !listed.real.is_null() => drop(libc::closedir(listed.real)),
+            Stream::Listed(listed) if listed.fd >= 0 => monarch_guest::sys::close(listed.fd),
+            Stream::Listed(_) => {}
         }
     }
 }

@@ -3,7 +3,9 @@
 
 mod access;
 mod attributes;
+pub(crate) mod close;
 mod dir;
+mod exec;
 mod fs;
 mod hints;
 mod ioctl;

@@ -30,6 +30,7 @@
 //! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
 //! | [`changes`] | what the job changes below a root |
 //! | [`foreign_changes`] | reports of changes where the control block cannot be opened |
+//! | [`outputs`] | what the job writes below output roots |
 //! | [`dirs`] | virtual directory streams |
 //! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
@@ -58,6 +59,7 @@ pub mod large;
 pub mod mapped;
 pub mod next;
 pub mod noproc;
+pub mod outputs;
 pub mod paths;
 pub mod pfs_fd;
 pub mod serve;
@@ -77,6 +79,10 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: never called: a release build in which this is reachable does not pass the tests.
     unsafe { monarch_shim_must_not_panic() }
 }
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = hooks::close::ending;
 
 #[used]
 #[unsafe(link_section = ".init_array")]

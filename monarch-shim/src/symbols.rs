@@ -25,7 +25,11 @@ symbols! {
     fopen fopen64 freopen freopen64
     read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
     mmap mmap64 posix_fadvise posix_fadvise64 readahead fdopen sendfile sendfile64
+    close fclose close_range closefrom _exit _Exit fdopendir
+    execve execv execvp execvpe execveat posix_spawn posix_spawnp
+    realpath __realpath_chk canonicalize_file_name
     dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl
+    statfs statfs64 statvfs statvfs64 pathconf
     fstatfs fstatfs64 fstatvfs fstatvfs64 fpathconf syncfs fsync fdatasync
     // metadata
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
@@ -33,7 +37,7 @@ symbols! {
     access faccessat euidaccess eaccess
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
-    getxattr listxattr fgetxattr flistxattr
+    getxattr listxattr lgetxattr llistxattr fgetxattr flistxattr
     readlink readlinkat __readlink_chk __readlinkat_chk
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat

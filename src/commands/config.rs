@@ -1,6 +1,6 @@
 //! `monarch config show | check`: the configuration, and where each setting comes from.
 
-use crate::args::ConfigArgs;
+use crate::args::JobConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::job::{follow, preflight};
 use crate::say;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 pub(crate) enum ConfigCommand {
     /// Print every setting, its value and where it came from
     #[command(after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
-    Show(ConfigArgs),
+    Show(JobConfigArgs),
     /// Check the configuration against this machine: list each root, write a probe file into each
     /// tier. Exit 0 when a job could be served, 2 for a mistake, 3 when a root or tier fails
     #[command(after_help = "Examples:\n  monarch config check --config monarch.yaml\n  \
@@ -27,10 +27,10 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// Check the settings of the site instead, in this file or in /etc/monarch/monarch.yaml. Exit 0
     /// when all of them hold, 2 for a mistake
-    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["config", "root", "tier", "set"])]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["config", "root", "tier", "set", "output"])]
     site: Option<Option<PathBuf>>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
         ConfigCommand::Check(CheckArgs { site: Some(file), .. }) => return check_site(file.as_deref()),
         ConfigCommand::Check(args) => &args.config,
     };
-    let resolved = match args.load() {
+    let resolved = match args.all().load() {
         Ok(r) => r,
         Err(code) => return Ok(code),
     };
@@ -66,7 +66,11 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
                 say::note(format_args!("{}", outside.text(c.dataset.follow == Follow::Auto)));
             }
             let (roots, tiers) = (c.dataset.roots.len(), c.tiers.len());
-            say::out(format_args!("ok: {}, {}\n", say::counted(roots, "root"), say::counted(tiers, "tier")))?;
+            let outputs = match c.outputs.len() {
+                0 => String::new(),
+                n => format!(", {}", say::counted(n, "output root")),
+            };
+            say::out(format_args!("ok: {}, {}{outputs}\n", say::counted(roots, "root"), say::counted(tiers, "tier")))?;
         }
     }
     Ok(ExitCode::SUCCESS)

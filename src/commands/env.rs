@@ -9,7 +9,7 @@
 //! A shell sees only what `env` prints, not its exit code. A mistake in its words is therefore also
 //! a line that fails. What fails later is no mistake: `hold` then prints nothing, which succeeds.
 
-use crate::args::{ConfigArgs, NoConfig};
+use crate::args::{JobConfigArgs, NoConfig};
 use crate::commands::hold;
 use crate::exit_code::EX_USAGE;
 use crate::shell::Shell;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 pub(crate) struct EnvArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// For which shell
     #[arg(long, value_enum, default_value_t = Shell::Sh)]
     shell: Shell,
@@ -54,9 +54,10 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Shows mistakes and warnings of the configuration; `hold` does not repeat them.
-    match job::config(&args.config, &[], false) {
+    let arguments = args.config.all();
+    match job::config(&arguments, &[], false) {
         Ok(_) => {}
-        Err(NoConfig::Refused(why)) if args.config.is_strict() => return hold::unserved(&why, true),
+        Err(NoConfig::Refused(why)) if arguments.is_strict() => return hold::unserved(&why, true),
         Err(NoConfig::Refused(why)) => {
             job::without(&why);
             return Ok(ExitCode::SUCCESS);
@@ -65,7 +66,7 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     }
     let mut hold = vec![std::env::current_exe()?.into_os_string(), "hold".into(), "--shell".into()];
     hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));
-    hold.extend(args.config.words());
+    hold.extend(arguments.words());
     if let Some(report) = &args.report {
         job::check_report(report);
         hold.extend(["--report".into(), std::path::absolute(report)?.into_os_string()]);

@@ -6,15 +6,18 @@
 //! started for, or at `--end` or SIGTERM. (At the end of a script, batch systems kill this process
 //! before it can write the report: hence `--end`.)
 
-use crate::args::{ConfigArgs, NoConfig};
+use crate::args::{ConfigArgs, JobConfigArgs, NoConfig};
 use crate::exit_code::EX_NO;
+use crate::job::drain::JobOutputs;
 use crate::job::service::Service;
 use crate::job::{libraries, preflight, service, shim, spawn};
+use crate::outputs::found::ANSWER_TIMEOUT;
 use crate::shell::Shell;
-use crate::{job, say};
+use crate::{agents, job, say};
 use anyhow::{Context, Result};
 use clap::Args;
-use monarch_core::agent::client::Attached;
+use monarch_core::agent::client::{Attached, Client};
+use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::cluster::secret;
 use monarch_core::config::{Config, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -29,7 +32,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// The process; the job lasts as long as it lives
     #[arg(long = "for", value_name = "PID")]
     pid: i32,
@@ -69,9 +72,10 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // `env` has shown the warnings.
-    let Resolved { mut config, forbidden, .. } = match job::config(&args.config, &[], true) {
+    let arguments = args.config.all();
+    let Resolved { mut config, forbidden, .. } = match job::config(&arguments, &[], true) {
         Ok(resolved) => resolved,
-        Err(NoConfig::Refused(why)) => return unserved(&why, args.config.is_strict()),
+        Err(NoConfig::Refused(why)) => return unserved(&why, arguments.is_strict()),
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
     let strict = config.run.strict;
@@ -131,6 +135,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let mut config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
+    let outputs = JobOutputs::of(&config);
     let accounting = std::mem::take(&mut config.run).accounting;
     let started = Instant::now();
     let served =
@@ -148,6 +153,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     }
     let (report, wait) = (args.report.as_deref(), crate::job::child::is_told_to_end());
     let (took, accounting) = (started.elapsed(), accounting.as_deref());
+    outputs.wait(&mut service, true);
     job::conclude(service, &job::Ending { report, quiet: true, took, command: &[], accounting, wait });
     Ok(ExitCode::SUCCESS)
 }
@@ -177,9 +183,16 @@ fn end(pid: i32) {
         let Ok(handle) = rustix::process::pidfd_open(holder, PidfdFlags::empty()) else { continue };
         if holds(&holder) && rustix::process::pidfd_send_signal(&handle, Signal::TERM).is_ok() {
             let start = Instant::now();
-            while is_alive(&handle) && start.elapsed() < service::LEAVE_TIMEOUT {}
+            while is_alive(&handle) && (start.elapsed() < service::LEAVE_TIMEOUT || is_something_pending()) {}
         }
     }
+}
+
+/// Whether an agent of this user publishes something: what the job has written is waited for.
+fn is_something_pending() -> bool {
+    let pending = |client: &mut Client| Ok(client.outputs(&[])?.iter().any(OutputStatus::is_pending));
+    let asked = agents::ask(&ConfigArgs::default(), ANSWER_TIMEOUT, pending);
+    asked.is_ok_and(|(answers, _)| answers.given.contains(&true))
 }
 
 /// Waits 200 ms for the end of a process. Returns whether it still runs.

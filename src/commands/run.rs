@@ -4,9 +4,10 @@
 //! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
 //! without Monarch, after a line on standard error. With `--strict` such a job is not started.
 
-use crate::args::{ConfigArgs, NoConfig};
-use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
+use crate::args::{JobConfigArgs, NoConfig};
+use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND, EX_NOT_PUBLISHED};
 use crate::job::child::{self, Child};
+use crate::job::drain::JobOutputs;
 use crate::job::{preflight, preload};
 use crate::{job, say};
 use anyhow::Result;
@@ -20,7 +21,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: JobConfigArgs,
     /// Write nothing to standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -41,11 +42,13 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
-    let (mut service, mut settings) = (None, Run::default());
+    let arguments = args.config.all();
+    let (mut service, mut settings, mut outputs) = (None, Run::default(), JobOutputs::default());
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
-        match job::config(&args.config, &args.command, args.quiet) {
+        match job::config(&arguments, &args.command, args.quiet) {
             Ok(Resolved { mut config, forbidden, .. }) => {
+                outputs = JobOutputs::of(&config);
                 // (The agent, which other jobs may share, is not concerned.)
                 settings = std::mem::take(&mut config.run);
                 let strict = settings.strict || args.strict;
@@ -64,7 +67,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
                     Err(why) => job::without(&why),
                 }
             }
-            Err(NoConfig::Refused(why)) if args.strict || args.config.is_strict() => {
+            Err(NoConfig::Refused(why)) if args.strict || arguments.is_strict() => {
                 return Ok(job::refuse(&why, strict_by(args)));
             }
             Err(NoConfig::Refused(why)) => job::without(&why),
@@ -90,14 +93,16 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             s.keep_alive();
         }
     })?;
+    let (took, mut is_published) = (started.elapsed(), true);
     if let Some(mut s) = service {
+        is_published = outputs.wait(&mut s, args.quiet);
         s.hurry();
         s.end_trace(args.quiet);
         let (report, command) = (args.report.as_deref(), &args.command[..]);
-        let (took, accounting) = (started.elapsed(), settings.accounting.as_deref());
+        let accounting = settings.accounting.as_deref();
         job::conclude(s, &job::Ending { report, quiet: args.quiet, took, command, accounting, wait: false });
     }
-    Ok(child::end_like(end))
+    Ok(if is_published { child::end_like(end) } else { ExitCode::from(EX_NOT_PUBLISHED) })
 }
 
 /// Returns which flag or setting makes a strict job strict.

@@ -79,6 +79,11 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
         }
         Err(NoConfig::Wrong(code)) => return Ok(code),
     };
+    if config.dataset.roots.is_empty() {
+        say::err(format_args!("monarch: nothing is staged: the configuration names no root of a data set\n"));
+        return Ok(ExitCode::from(EX_USAGE));
+    }
+    config.outputs.clear();
     job::follow_links(&mut config, args.quiet);
     if args.dry_run || args.working_set {
         config.prefetch.enabled = false;

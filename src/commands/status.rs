@@ -6,10 +6,13 @@ mod tables;
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
+use crate::outputs::lines;
 use crate::{agents, kept, say};
 use anyhow::Result;
 use clap::Args;
 use monarch_core::agent::client::Client;
+use monarch_core::left_outputs;
+use monarch_core::shown::ShowPath;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -54,6 +57,16 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
             Ok(copies) if !copies.tiers.is_empty() => {
                 say::err(format_args!("monarch: {}; earlier jobs have left:\n", agents::none(&args.config, &places)));
                 say::out(format_args!("{}", kept_copies::text(&args.config, &copies)))?;
+                for tier in &copies.tiers {
+                    let left = left_outputs::read(tier.view.path()).unwrap_or_default();
+                    for s in left.iter().filter(|s| s.is_pending()) {
+                        say::out(format_args!(
+                            "output {}: {}; `monarch recover` publishes it\n",
+                            s.path.shown(),
+                            lines::summary(s)
+                        ))?;
+                    }
+                }
             }
             Ok(_) => say::err(format_args!("monarch: {}\n", kept::nothing(&args.config, &places))),
             Err(code) => return Ok(code),

@@ -2,6 +2,7 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
+use crate::outputs::lines;
 use crate::{agents, kept, say};
 use anyhow::{Result, anyhow, bail};
 use bytesize::ByteSize;
@@ -11,6 +12,7 @@ use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::config::Places;
 use monarch_core::held_dir::Removed;
 use monarch_core::kept::{KeptCopies, Sum};
+use monarch_core::left_outputs;
 use monarch_core::shown::ShowPath;
 use monarch_core::tier::{TierDir, TierError};
 use std::io;
@@ -154,6 +156,14 @@ fn purge(dir: &Path) -> Result<Option<Purged>> {
     let copies = KeptCopies::read(std::iter::once(dir)).map_err(|(dir, e)| anyhow!("{}: {e}", dir.shown()))?;
     let Some(tier) = copies.tiers.first() else { return Ok(None) };
     let path = tier.view.path().to_owned();
+    if let Some(left) = left_outputs::read(&path)?.iter().find(|left| left.is_pending()) {
+        bail!(
+            "{} holds what was written below {} and is not published: {}; `monarch recover` publishes it",
+            path.shown(),
+            left.path.shown(),
+            lines::amount(left)
+        );
+    }
     if !tier.view.is_of_an_agent() {
         bail!("{} has no lock of an agent, and was never a tier; remove it with `rm -r` if it is yours", path.shown());
     }

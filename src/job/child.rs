@@ -71,6 +71,27 @@ pub(crate) fn block_signals() {
     }
 }
 
+/// The signals by which a user or a batch system ends a job.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Waits for a signal that ends a job, `pause` at most. The caller has called [`block_signals`].
+pub(crate) fn take_signal(pause: Duration) -> Option<i32> {
+    let set = signals(&ENDING);
+    let t = libc::timespec {
+        tv_sec: libc::time_t::try_from(pause.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: pause.subsec_nanos().into(),
+    };
+    // SAFETY: waits for signals that are blocked; the buffers are ours, and no information is asked
+    // for.
+    let signal = unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const t) };
+    (signal > 0).then_some(signal)
+}
+
+/// Drops the signals that have come and that end a job.
+pub(crate) fn drop_signals() {
+    while take_signal(Duration::ZERO).is_some() {}
+}
+
 /// Whether SIGTERM has come since [`block_signals`].
 pub(crate) fn is_told_to_end() -> bool {
     // SAFETY: the buffer is ours.

@@ -1,7 +1,7 @@
 //! Tries what a job needs before it starts: for `run --strict` and `config check`.
 //!
-//! A root must be listable. A tier must take a file, or, where it is still to be made, the
-//! directory that it is to lie in.
+//! A root must be listable. An output root must take a file; so must a tier, or, where that is
+//! still to be made, the directory that it is to lie in.
 
 use anyhow::{Context, Result};
 use monarch_core::config::Config;
@@ -13,10 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of the probe file of a tier.
+/// Bytes of a probe file.
 const PROBE_BYTES: usize = 4096;
 
-/// Lists each root, writes and removes a probe file in each tier, and loads the saved index.
+/// Lists each root, writes and removes a probe file in each tier and output root, and loads the
+/// saved index.
 ///
 /// # Errors
 /// What fails first, with the reason.
@@ -26,6 +27,10 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     }
     for tier in &config.tiers {
         write_probe(&tier.path).with_context(|| format!("cannot write into the tier {}", tier.path.shown()))?;
+    }
+    for output in &config.outputs {
+        write_probe(&output.real_path)
+            .with_context(|| format!("cannot write into the output root {}", output.path.shown()))?;
     }
     // (What a job cannot load it does not need: it scans, and the PFS pays.)
     if let Some(file) = &config.index.file {
@@ -39,8 +44,8 @@ fn list(root: &Path) -> std::io::Result<()> {
 }
 
 /// Writes and removes a file. A full file system is no failure: the tier may be full of copies.
-fn write_probe(tier: &Path) -> std::io::Result<()> {
-    let Some(dir) = tier.ancestors().take(2).find(|dir| dir.is_dir()) else { return Err(ErrorKind::NotFound.into()) };
+fn write_probe(path: &Path) -> std::io::Result<()> {
+    let Some(dir) = path.ancestors().take(2).find(|dir| dir.is_dir()) else { return Err(ErrorKind::NotFound.into()) };
     // Containers that share a tier have process numbers of their own.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let path = dir.join(format!(".monarch-probe-{}-{now}", std::process::id()));

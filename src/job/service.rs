@@ -183,6 +183,11 @@ impl Service {
         self.config.dataset.roots.iter().map(|root| root.real_path.clone()).collect()
     }
 
+    /// Returns the real paths of the output roots of the job.
+    pub(crate) fn outputs(&self) -> Vec<PathBuf> {
+        self.config.outputs.iter().map(|output| output.real_path.clone()).collect()
+    }
+
     /// Returns the path of the job's control block.
     pub(crate) fn control(&self) -> &Path {
         &self.attached.control

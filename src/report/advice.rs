@@ -9,6 +9,8 @@ use std::fmt;
 
 /// Runs shorter than this get no advice about time and use.
 const SHORT_RUN_SECONDS: f64 = 5.0;
+/// Creates that waited less than this for space get no advice, in milliseconds.
+const MIN_OUTPUT_WAIT_MS: u64 = 1000;
 
 /// Returns the advice for a run, the most important first.
 pub(super) fn of(r: &Report) -> Vec<String> {
@@ -18,6 +20,7 @@ pub(super) fn of(r: &Report) -> Vec<String> {
         restarts(r),
         errors(r),
         room(r),
+        outputs(r),
         one_epoch(r),
         late(r),
         changed(r),
@@ -80,6 +83,21 @@ fn errors(r: &Report) -> Option<String> {
         (n, m) => format!("{} reads of the PFS and {} writes to the tiers failed", count(n), count(m)),
     };
     Some(format!("{what}; the files were tried again, or are read from the PFS. The agent's log names some of them"))
+}
+
+/// Returns what would let the job write without waiting, of the output root where it waited most.
+fn outputs(r: &Report) -> Option<String> {
+    let s = r.status.outputs.iter().max_by_key(|s| (s.waited_ms, s.no_space))?;
+    (s.waited_ms >= MIN_OUTPUT_WAIT_MS || s.no_space > 0).then(|| {
+        format!(
+            "files created below {} waited {:.1} s for space in tier {}, and {} were written to the PFS itself: a larger \
+             outputs[].max_pending, or a larger capacity of the tier, would hold a whole checkpoint",
+            s.path.shown(),
+            s.waited_ms as f64 / 1e3,
+            s.tier,
+            count(s.no_space)
+        )
+    })
 }
 
 /// More space in the tiers that would keep bytes from the PFS.

@@ -2,9 +2,10 @@
 
 use super::advice::next;
 use super::summary::{REASONS, Report};
+use crate::outputs::lines::amount;
 use crate::say::{count, counted};
 use bytesize::ByteSize;
-use monarch_core::agent::protocol::Savings;
+use monarch_core::agent::protocol::{OutputStatus, Savings};
 use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
@@ -34,7 +35,7 @@ pub(crate) fn text(r: &Report) -> String {
             r.savings(),
             next(r).map_or_else(String::new, |n| format!("; next: {n}"))
         );
-    } else if !is_brief {
+    } else if !is_brief && (after.outputs.is_empty() || !after.roots.is_empty()) {
         let _ = writeln!(out, "monarch: nothing below {} was opened: {}", roots(r), why_nothing(r));
     }
     if pfs > 0 {
@@ -62,6 +63,7 @@ pub(crate) fn text(r: &Report) -> String {
         let _ = writeln!(out, "monarch: {}", first);
         let _ = writeln!(out, "monarch: {}", last.when(r.ended && !r.shared_with_other_jobs));
     }
+    after.outputs.iter().filter_map(output).for_each(|line| out += &line);
     out += &tiers_and_roots(r, is_brief);
     if r.agent_restarts > 0 {
         let log = after.runtime_dir.join(runtime_dir::LOG);
@@ -78,6 +80,32 @@ pub(crate) fn text(r: &Report) -> String {
     }
     let lines: Vec<&str> = out.lines().take(12).collect();
     lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns what became of what was written below an output root, if anything was.
+fn output(s: &OutputStatus) -> Option<String> {
+    let mut parts = Vec::new();
+    if s.published > 0 {
+        let times = match (s.open_ms, s.copy_ms) {
+            (0, _) | (_, 0) => String::new(),
+            (open, copy) => format!(
+                ": written in {:.1} s, copied to the PFS in {:.1} s in the background",
+                open as f64 / 1e3,
+                copy as f64 / 1e3
+            ),
+        };
+        parts.push(format!("{} ({}) published{times}", counted(s.published, "file"), ByteSize(s.published_bytes)));
+    }
+    if s.waited_ms >= 100 {
+        parts.push(format!("creates waited {:.1} s for space", s.waited_ms as f64 / 1e3));
+    }
+    if s.no_space > 0 {
+        parts.push(format!("{} written to the PFS itself for lack of space", counted(s.no_space, "file")));
+    }
+    if s.is_pending() {
+        parts.push(format!("not published: {}", amount(s)));
+    }
+    (!parts.is_empty()).then(|| format!("monarch: output {}: {}\n", s.path.shown(), parts.join("; ")))
 }
 
 /// Returns how full the tiers are, and what is to be said of roots.
@@ -250,5 +278,35 @@ mod tests {
         let first = Epoch { number: 1, opens: 5, complete: true, ..Epoch::default() };
         r.status.roots[0].epochs = vec![first, Epoch { number: 2, complete: false, ..first }];
         assert!(text(&r).contains("monarch: epoch 2: ") && !text(&r).contains("so far"), "{}", text(&r));
+    }
+
+    #[test]
+    fn what_a_job_wrote_has_a_line_for_each_output_root() {
+        let output = |published, open_ms| OutputStatus {
+            path: "/scratch/run".into(),
+            tier: "nvme".into(),
+            published,
+            published_bytes: published << 30,
+            open_ms,
+            copy_ms: 41_000,
+            ..OutputStatus::default()
+        };
+        let after = OutputStatus { pending: 2, waited_ms: 1500, no_space: 1, ..output(7, 3100) };
+        let other = OutputStatus { path: "/quiet".into(), ..OutputStatus::default() };
+        let before = Status { outputs: vec![OutputStatus { copy_ms: 0, ..output(2, 0) }], ..Status::default() };
+        let after = Status { outputs: vec![after, other], ..Status::default() };
+        let r = Report { ended: true, ..Report::between(&before, after, Duration::from_secs(60), &[]) };
+        assert_eq!(
+            text(&r),
+            "monarch: output /scratch/run: 5 files (5.0 GiB) published: written in 3.1 s, copied to the PFS in 41.0 s in the \
+             background; creates waited 1.5 s for space; 1 file written to the PFS itself for lack of space; not published: 2 \
+             entries\n"
+        );
+        let advice = crate::report::between(&Status::default(), r.status, Duration::from_secs(60), &[], (true, None));
+        assert!(
+            advice.advice.iter().any(|line| line.contains("waited 1.5 s for space in tier nvme")),
+            "{:?}",
+            advice.advice
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of a run, as a report file keeps them.
 
-use monarch_core::agent::protocol::{Opens, RootStatus, Savings, Status};
+use monarch_core::agent::protocol::{Opens, OutputStatus, RootStatus, Savings, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -94,6 +94,24 @@ fn opens_since(after: &[Opens], before: &[Opens]) -> Vec<Opens> {
     after.iter().zip(earlier).map(|(o, earlier)| Opens { opens: o.opens.saturating_sub(earlier), ..*o }).collect()
 }
 
+/// Returns the state of output roots, with the counts since an earlier state.
+fn outputs_since(after: &[OutputStatus], before: &[OutputStatus]) -> Vec<OutputStatus> {
+    let none = OutputStatus::default();
+    let since = |s: &OutputStatus| {
+        let earlier = before.iter().find(|earlier| earlier.path == s.path).unwrap_or(&none);
+        OutputStatus {
+            published: s.published.saturating_sub(earlier.published),
+            published_bytes: s.published_bytes.saturating_sub(earlier.published_bytes),
+            waited_ms: s.waited_ms.saturating_sub(earlier.waited_ms),
+            no_space: s.no_space.saturating_sub(earlier.no_space),
+            open_ms: s.open_ms.saturating_sub(earlier.open_ms),
+            copy_ms: s.copy_ms.saturating_sub(earlier.copy_ms),
+            ..s.clone()
+        }
+    };
+    after.iter().map(since).collect()
+}
+
 /// Returns what the processes of one job read. `None` where processes may have counted elsewhere.
 fn own_savings(before: &Status, after: &Status) -> Option<Savings> {
     let (before, after) = (before.job_counters.as_ref()?, after.job_counters.as_ref()?);
@@ -119,7 +137,11 @@ impl Report {
             agent_restarts: restarts,
             pfs_opens: opens_since(&after.pfs_opens, &earlier.pfs_opens),
             // A node may have left before the end.
-            status: Status { nodes: after.nodes.max(before.nodes), ..after },
+            status: Status {
+                nodes: after.nodes.max(before.nodes),
+                outputs: outputs_since(&after.outputs, &earlier.outputs),
+                ..after
+            },
             ..Self::default()
         };
         // Jobs that were there at the begin, this one among them, and those that came since. (An

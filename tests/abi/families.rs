@@ -68,7 +68,9 @@ const FAMILIES: &[Family] = &[
         (ids && (n.starts_with("set") || n.starts_with("init")) && n != "setpgid") || n == "capset"
     }),
     ("calls by number", |n| n == "syscall"),
-    ("processes", |n| ["fork", "Fork", "vfork", "forkpty", "fexecve", "execveat"].contains(&n)),
+    ("processes", |n| ["fork", "Fork", "vfork", "forkpty"].contains(&n)),
+    ("programs", |n| n.starts_with("exec") || ["fexecve", "posix_spawn", "posix_spawnp"].contains(&n)),
+    ("ends", |n| ["exit", "Exit", "quick_exit", "fclose", "fcloseall"].contains(&n)),
     ("logs of logins", |n| ["updwtmp", "updwtmpx", "utmpname", "utmpxname"].contains(&n)),
     ("descriptors", |n| {
         [
@@ -99,6 +101,8 @@ const WALKS: &str = "walks inside libc; the working directory is asked for";
 const REAL: &str = "descriptors are the kernel's own";
 const WRITTEN: &str = "the descriptor was opened for writing, which was seen";
 const NAME_ONLY: &str = "makes up a name, no file";
+const VARIADIC: &str = "has no fixed number of arguments; a program that is not published yet is not found";
+const ENDS: &str = "the destructor of the preload library runs then, or the agent finds out";
 const RESERVED: &str = "a name reserved for the C library, which programs are not compiled to";
 
 /// The functions left out, with the reason.
@@ -117,7 +121,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__close", RESERVED),
     ("__dup2", RESERVED),
     ("__statfs", RESERVED),
-    ("pathconf", KERNEL),
     ("sync", "all file systems"),
     ("sync_file_range", "writes pages that were written, of which a copy has none"),
     ("__sbrk", RESERVED),
@@ -127,12 +130,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("process_madvise", "takes no advice after which memory cannot be read"),
     ("remap_file_pages", "what could be read can be read afterwards"),
     ("open_tree", "mounts, not files"),
-    ("statfs", KERNEL),
-    ("statfs64", KERNEL),
-    ("statvfs", KERNEL),
-    ("statvfs64", KERNEL),
     ("ustat", "about a device"),
-    ("fdopendir", "a stream on a real directory; the functions on streams pass it on"),
     ("getdirentries", REAL),
     ("getdirentries64", REAL),
     ("getdents64", REAL),
@@ -155,17 +153,12 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("fts64_children", INSIDE),
     ("fts64_set", INSIDE),
     ("fts64_close", INSIDE),
-    ("realpath", KERNEL),
-    ("__realpath_chk", KERNEL),
-    ("canonicalize_file_name", KERNEL),
     ("ftruncate", WRITTEN),
     ("ftruncate64", WRITTEN),
     ("fallocate", WRITTEN),
     ("fallocate64", WRITTEN),
     ("posix_fallocate", WRITTEN),
     ("posix_fallocate64", WRITTEN),
-    ("lgetxattr", KERNEL),
-    ("llistxattr", KERNEL),
     ("mktemp", NAME_ONLY),
     ("tmpnam", NAME_ONLY),
     ("tmpnam_r", NAME_ONLY),
@@ -179,16 +172,19 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__fork", RESERVED),
     ("__vfork", RESERVED),
     ("forkpty", "its child keeps no working directory"),
-    ("execveat", "of a descriptor: see SEMANTICS; of a path: the kernel"),
+    ("execl", VARIADIC),
+    ("execle", VARIADIC),
+    ("execlp", VARIADIC),
+    ("exit", ENDS),
+    ("quick_exit", ENDS),
+    ("_IO_fclose", RESERVED),
+    ("fcloseall", ENDS),
     ("lseek", REAL),
     ("lseek64", REAL),
     ("llseek", REAL),
     ("copy_file_range", REAL),
     ("splice", REAL),
     ("vmsplice", REAL),
-    ("close", REAL),
-    ("close_range", REAL),
-    ("closefrom", REAL),
 ];
 
 /// Functions of the C library that programs may call.

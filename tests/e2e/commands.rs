@@ -216,7 +216,12 @@ pub fn config(w: &World) -> Config {
         ("wait.pickup".to_owned(), "10s".to_owned()),
         ("wait.stall".to_owned(), "20s".to_owned()),
     ];
-    let given = Overrides { roots: vec![w.root().to_owned()], tiers: vec![tier.into_string().unwrap()], set };
+    let given = Overrides {
+        roots: vec![w.root().to_owned()],
+        tiers: vec![tier.into_string().unwrap()],
+        set,
+        ..Overrides::default()
+    };
     config::load(None, std::iter::empty(), &given, &SystemProbe).unwrap().config
 }
 

@@ -240,7 +240,7 @@ fn a_root_is_scanned_again_while_its_files_are_being_copied() {
 fn config(w: &World) -> Config {
     let tiers = vec![format!("{}:256MiB", w.tier().display())];
     let set = vec![("runtime_dir".to_owned(), w.runtime().display().to_string())];
-    let overrides = Overrides { roots: vec![w.root().to_owned()], tiers, set };
+    let overrides = Overrides { roots: vec![w.root().to_owned()], tiers, set, ..Overrides::default() };
     monarch_core::config::load(None, std::iter::empty(), &overrides, &SystemProbe).unwrap().config
 }
 

@@ -51,6 +51,8 @@ pub mod flag {
     /// [`Op::Attributes`](super::Op::Attributes): owner or group were changed, not only mode or
     /// times.
     pub const OWNER: u16 = 16;
+    /// A directory above the file was renamed: its part file has moved along.
+    pub const PARENT: u16 = 32;
 }
 
 /// The header of a record.

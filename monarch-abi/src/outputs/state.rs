@@ -26,7 +26,7 @@ pub mod flag {
     pub const KEEP_LAST: u32 = 4;
 }
 
-/// The counters. Fields: 22, because this is the byte map of the file.
+/// The counters. Fields: 25, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -64,8 +64,15 @@ pub struct State {
     pub appended: AtomicU32,
     /// Whether the agent sleeps.
     pub sleepers: AtomicU32,
+    /// Number of the last record that has a place in the order: all but opens. What is above
+    /// [`State::published`] is pending.
+    pub last_entry: AtomicU64,
+    /// The staged file of the last record, or 0.
+    pub last_id: AtomicU64,
+    /// The staged file that the agent is publishing, or 0: set and cleared under the lock.
+    pub publishing: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 9],
+    pub reserved2: [AtomicU64; 6],
 
     /// All records up to this one are published, cancelled or merged into later ones.
     pub published: AtomicU64,
@@ -112,6 +119,12 @@ impl<'a> StateMap<'a> {
     pub fn patterns(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let len = self.state.patterns_len.load(Ordering::Acquire) as usize;
         self.patterns.get(0, len).split(|&c| c == 0).filter(|pattern| !pattern.is_empty())
+    }
+
+    /// Whether something that has a place in the order is not published yet.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.state.published.load(Ordering::Acquire) < self.state.last_entry.load(Ordering::Acquire)
     }
 
     /// Takes `bytes` of the room for a file; whether there was as much.

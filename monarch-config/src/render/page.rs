@@ -40,8 +40,16 @@ impl Page<'_> {
         self.out.push_str(&format!("{text:COLUMN$} # {origin}\n"));
     }
 
+    /// Whether a layer sets a value, or it was derived.
+    pub(super) fn has_origin(&self, key: &str) -> bool {
+        *self.origins.of(key) != Origin::Default
+    }
+
     /// The roots, with their aliases.
     pub(super) fn roots(&mut self, roots: &[Root]) {
+        if roots.is_empty() {
+            return self.set("dataset.roots", "[]");
+        }
         self.out.push_str("  roots:\n");
         for (at, root) in roots.iter().enumerate() {
             let key = format!("dataset.roots[{at}]");

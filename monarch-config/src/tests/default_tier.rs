@@ -97,14 +97,14 @@ fn in_kubernetes_there_is_no_default() {
     pod.kubernetes = true;
     let error = load_text(ROOTS, &pod).unwrap_err();
     assert!(screen(&error).contains("in Kubernetes") && screen(&error).contains("emptyDir"), "{}", screen(&error));
-    let flags = Overrides { roots: vec!["/data".into()], tiers: vec!["/local/nvme/x".into()], set: vec![] };
+    let flags = Overrides { roots: vec!["/data".into()], tiers: vec!["/local/nvme/x".into()], ..Overrides::default() };
     let error = load(None, env(&[]), &flags, &pod).unwrap_err();
     assert!(error.field() == "tiers[0].capacity" && error.remedy().contains("--tier DIR:100GiB"), "{}", screen(&error));
 }
 
 #[test]
 fn a_tier_without_a_size_follows_the_rule_of_its_file_system() {
-    let flags = Overrides { roots: vec!["/data".into()], tiers: vec!["/dev/shm/m".into()], set: vec![] };
+    let flags = Overrides { roots: vec!["/data".into()], tiers: vec!["/dev/shm/m".into()], ..Overrides::default() };
     let found = load(None, env(&[]), &flags, &node()).unwrap();
     check(&found.config.tiers[0], "/dev/shm/m", 8 * GIB, Medium::Memory);
     assert_eq!(found.config.tiers[0].name, "tier0");

@@ -17,6 +17,8 @@ fn machine() -> FakeProbe {
         .dir("/scratch/librispeech")
         .dir("/scratch/proj1/shards")
         .link("/data/imagenet", "/scratch/imagenet")
+        .dir("/scratch/me/runs/resnet")
+        .dir("/scratch/me/runs/shared")
         .dir("/home/me/datasets/cifar10")
         .file("/scratch/indexes/imagenet.idx")
 }

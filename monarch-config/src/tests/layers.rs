@@ -41,7 +41,7 @@ fn lists_replace_lists() {
     let flags = Overrides {
         roots: vec!["/scratch/audio".into()],
         tiers: vec!["/dev/shm/m:8GiB".into(), "/local/nvme/with:colon".into()],
-        set: vec![],
+        ..Overrides::default()
     };
     let found =
         load_all(FILE, &[("MONARCH_DATASET__ROOTS", "/scratch/imagenet:/scratch/audio")], &flags, &node()).unwrap();

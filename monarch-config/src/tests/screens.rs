@@ -94,6 +94,7 @@ fn no_root_at_all() {
 error: dataset.roots: no root is given, so there is nothing to keep near
  help: name its directory: `--root /path`, MONARCH_DATASET__ROOTS=/path, or in the file:
        dataset: { roots: [/path] }
+       or a directory that the job writes to: `--output /path`
 ",
     );
 }

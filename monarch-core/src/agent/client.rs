@@ -1,6 +1,6 @@
 //! The command line's end of the control socket: finding the agent, starting it, talking to it.
 
-use super::protocol::{Reply, Request, Spelling, Status, Tally};
+use super::protocol::{OutputStatus, Reply, Request, Spelling, Status, Tally};
 use super::writable;
 use super::{jobs_file, runtime_dir};
 use crate::config::Config;
@@ -134,6 +134,7 @@ impl Client {
             | Reply::Tally(_)
             | Reply::Census(_)
             | Reply::Traced(_)
+            | Reply::Outputs { .. }
             | Reply::Cluster(_) => Err(ClientError::Refused(STRANGE.to_owned())),
         }
     }
@@ -147,6 +148,31 @@ impl Client {
             Reply::Tally(t) => Ok(t),
             Reply::Error { message } => Err(ClientError::Refused(message)),
             _ => Err(ClientError::Refused(STRANGE.to_owned())),
+        }
+    }
+
+    /// State of these output roots, by their real paths; of all if none is named.
+    ///
+    /// # Errors
+    /// The agent's reason, or that the connection broke.
+    pub fn outputs(&mut self, roots: &[PathBuf]) -> io::Result<Vec<OutputStatus>> {
+        self.ask_outputs(&Request::Outputs { roots: roots.to_vec() })
+    }
+
+    /// Has the agent publish what is pending below these output roots, and snapshots of open files.
+    /// Returns their state when that is begun.
+    ///
+    /// # Errors
+    /// As [`Client::outputs`].
+    pub fn flush(&mut self, roots: &[PathBuf], open: &[PathBuf]) -> io::Result<Vec<OutputStatus>> {
+        self.ask_outputs(&Request::Flush { roots: roots.to_vec(), open: open.to_vec() })
+    }
+
+    fn ask_outputs(&mut self, request: &Request) -> io::Result<Vec<OutputStatus>> {
+        match self.ask(request)? {
+            Reply::Outputs { outputs } => Ok(outputs),
+            Reply::Error { message } => Err(io::Error::other(message)),
+            _ => Err(io::Error::other(STRANGE)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The parts that an agent is made of.
 
+use super::outputs::Outputs;
 use super::roots::Roots;
 use crate::cluster::node::Node;
 use crate::held_dir::HeldDir;
@@ -16,6 +17,7 @@ pub(super) struct Parts {
     pub(super) ctl: ControlMap<'static>,
     pub(super) tiering: Arc<TieringEngine>,
     pub(super) roots: Arc<Roots>,
+    pub(super) outputs: Arc<Outputs>,
     pub(super) node: Option<Arc<Node>>,
     pub(super) stop: Arc<AtomicBool>,
 }

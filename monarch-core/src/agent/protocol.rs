@@ -5,8 +5,8 @@
 //! short while. Replies carry the snapshots of [`crate::snapshot`].
 
 pub use crate::snapshot::{
-    Ahead, Census, Directory, Epoch, FromCopies, JobCounters, Load, MetricsStatus, NearPurge, Opens, Range, RootStatus,
-    Savings, Status, Tally, TierStatus, Traced, Trouble, Why, percent,
+    Ahead, Census, Directory, Epoch, FromCopies, JobCounters, Load, MetricsStatus, NearPurge, Opens, OutputStatus,
+    PendingEntry, PendingState, Range, RootStatus, Savings, Status, Tally, TierStatus, Traced, Trouble, Why, percent,
 };
 
 use crate::cluster::node::{Link, NodeStatus, Said};
@@ -86,6 +86,21 @@ pub enum Request {
         /// Whether links are asked for.
         check: bool,
     },
+    /// Report what is pending below output roots.
+    Outputs {
+        /// Their real paths; none: all of them.
+        #[serde(default)]
+        roots: Vec<PathBuf>,
+    },
+    /// Publish as soon as possible what is pending below output roots; answered when that is begun.
+    Flush {
+        /// Their real paths; none: all of them.
+        #[serde(default)]
+        roots: Vec<PathBuf>,
+        /// Files below them that processes have open for writing, of which a snapshot is published.
+        #[serde(default)]
+        open: Vec<PathBuf>,
+    },
     /// The job of this connection has ended, and no other follows on this node: an agent without
     /// jobs need not wait for one.
     Leave,
@@ -118,6 +133,11 @@ pub enum Reply {
     Tally(Tally),
     /// Size of a trace.
     Traced(Traced),
+    /// State of output roots.
+    Outputs {
+        /// One for each of them.
+        outputs: Vec<OutputStatus>,
+    },
     /// Accounts of the nodes.
     Cluster(Box<ClusterView>),
     /// The agent ends.

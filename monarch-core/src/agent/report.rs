@@ -1,5 +1,6 @@
 //! The agent's account of itself.
 
+use super::outputs::Outputs;
 use super::parts::Parts;
 use super::roots::Roots;
 use crate::cluster::node::Node;
@@ -20,6 +21,7 @@ pub(super) struct Reporter {
     ctl: ControlMap<'static>,
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
+    outputs: Arc<Outputs>,
     node: Option<Arc<Node>>,
     started: Instant,
     /// Jobs that are attached now.
@@ -34,6 +36,7 @@ impl Reporter {
             ctl: parts.ctl,
             tiering: parts.tiering.clone(),
             roots: parts.roots.clone(),
+            outputs: parts.outputs.clone(),
             node: parts.node.clone(),
             started: Instant::now(),
             jobs,
@@ -74,6 +77,7 @@ impl Reporter {
             pfs_opens: self.tiering.shared.cx.latencies.opens(),
             roots: self.roots.status(),
             tiers: self.tiering.shared.cx.tiers.iter().map(tier_status).collect(),
+            outputs: self.outputs.status(&[]),
             counters: counters(&self.ctl),
             job_counters: None,
             agent: figures(&self.tiering.shared.cx.stats)

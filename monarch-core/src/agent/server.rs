@@ -14,9 +14,10 @@ use super::counter_groups::CounterGroup;
 pub use super::ending::End;
 use super::ending::{Ending, Jobs, received};
 use super::metrics_service::MetricsService;
+use super::outputs::Outputs;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
-use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
+use super::protocol::{ClusterView, OutputStatus, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::report::Reporter;
 use super::roots::{Attachment, Roots};
 use super::socket::{LINE_MAX, Line, Lines, bind, send};
@@ -49,6 +50,8 @@ const LAST_REPLY_TIME: Duration = Duration::from_millis(50);
 const PACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running agent.
+///
+/// Fields: 13, because they are the parts that live as long as it does.
 #[derive(Debug)]
 pub struct Agent {
     dir: Arc<HeldDir>,
@@ -56,6 +59,7 @@ pub struct Agent {
     config: Config,
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
+    outputs: Arc<Outputs>,
     stop: Arc<AtomicBool>,
     /// Whether its process is nothing but an agent.
     own_process: bool,
@@ -101,6 +105,7 @@ impl Agent {
             config: config.clone(),
             tiering: parts.tiering,
             roots: parts.roots,
+            outputs: parts.outputs,
             stop: parts.stop,
             own_process,
             jobs: Jobs::new(attached),
@@ -142,7 +147,8 @@ impl Agent {
                 break end;
             }
             idle_since = match self.jobs.attached() {
-                0 => idle_since.or_else(|| Some(Instant::now())),
+                // (A system that ends a whole job gives no time for what is pending.)
+                0 if told_at.is_some() || !self.outputs.is_draining() => idle_since.or_else(|| Some(Instant::now())),
                 _ => None,
             };
             let linger =
@@ -238,9 +244,13 @@ impl Agent {
     /// The reply to a request; `None` closes the connection.
     async fn answer(self: &Arc<Self>, line: Line, stranger: Option<Stranger>, job: &mut Option<Job>) -> Option<Reply> {
         let request = serde_json::from_slice::<Request>(&line.text);
-        if let (Some(why), false) =
-            (stranger, matches!(request, Ok(Request::Status | Request::Cluster { check: false }) | Err(_)))
-        {
+        if let (Some(why), false) = (
+            stranger,
+            matches!(
+                request,
+                Ok(Request::Status | Request::Outputs { .. } | Request::Cluster { check: false }) | Err(_)
+            ),
+        ) {
             tracing::warn!(%why, "a request was refused");
             return Some(Reply::Error { message: why.to_string() });
         }
@@ -292,6 +302,8 @@ impl Agent {
                     Err(e) => Reply::Error { message: e.to_string() },
                 }
             }
+            Ok(Request::Outputs { roots }) => self.outputs(move |outputs| Ok(outputs.status_now(&roots))).await,
+            Ok(Request::Flush { roots, open }) => self.outputs(move |outputs| outputs.flush(&roots, &open)).await,
             Ok(Request::Cluster { check }) => self.cluster(check).await,
             Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,
             Ok(Request::Stop) => {
@@ -333,6 +345,16 @@ impl Agent {
             }
             Err(message) => Reply::Error { message },
         })
+    }
+
+    /// Asks the output roots, away from the thread that serves the socket.
+    async fn outputs(&self, ask: impl FnOnce(&Outputs) -> io::Result<Vec<OutputStatus>> + Send + 'static) -> Reply {
+        let outputs = self.outputs.clone();
+        match tokio::task::spawn_blocking(move || ask(&outputs)).await {
+            Ok(Ok(outputs)) => Reply::Outputs { outputs },
+            Ok(Err(e)) => Reply::Error { message: e.to_string() },
+            Err(e) => Reply::Error { message: e.to_string() },
+        }
     }
 
     /// Asks the nodes that share copies for their accounts.
@@ -398,7 +420,9 @@ impl Agent {
             return Err(message);
         }
         let work = move || {
-            let attached = self.roots.attach(&Arc::from(config), &spellings, again)?;
+            let config: Arc<Config> = Arc::from(config);
+            let attached = self.roots.attach(&config, &spellings, again)?;
+            self.outputs.attach(&config.outputs);
             self.roots.untracked().enter_writable(&writable, again);
             Ok(attached)
         };
@@ -423,6 +447,7 @@ impl Agent {
             self.tiering.compression.compressor.compress_rest(PACK_TIMEOUT);
         }
         // They hold the tiers' locks for as long as they run.
+        self.outputs.stop();
         self.roots.stop();
         self.tiering.stop();
         if end == End::Yield {

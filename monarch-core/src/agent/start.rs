@@ -4,6 +4,7 @@
 //! so that nothing of the runtime directory is touched by two.
 
 use super::exit_status::{ENDING, TAKEN};
+use super::outputs::Outputs;
 use super::parts::Parts;
 use super::roots::Roots;
 use super::runtime_dir;
@@ -123,7 +124,9 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if let Some(node) = &node {
         node.adopts(false);
     }
-    Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
+    let outputs = Arc::new(Outputs::new(&dir, ctl, &tiering, config));
+    outputs.take_over();
+    Ok(Parts { dir, lock, ctl, tiering, roots, outputs, node, stop })
 }
 
 /// Opens a tier and takes its lock.

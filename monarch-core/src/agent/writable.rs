@@ -78,7 +78,7 @@ mod tests {
             &crate::config::Overrides {
                 roots: vec![dir.path().to_owned()],
                 tiers: vec!["/dev/shm:1MiB".into()],
-                set: vec![],
+                ..Default::default()
             },
             &crate::config::SystemProbe,
         );

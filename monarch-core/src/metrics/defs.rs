@@ -15,7 +15,7 @@ labels! {
     POLICY = "policy";
     /// Copy engine of prefetch: `uring`, `threads`, or `auto`.
     ENGINE = "engine";
-    /// Real path of a root.
+    /// Real path of a root, or of an output root.
     ROOT = "root";
     /// Name of a tier.
     TIER = "tier";
@@ -230,6 +230,29 @@ metrics! {
     Gauge TIER_PACKED_STORED = "monarch_tier_packed_stored_bytes", Bytes, [TIER];
     /// Whether a tier accepts no copies: its disk is full, an error, or the job's memory is short.
     Gauge TIER_RESTING = "monarch_tier_resting", Flag, [TIER];
+
+    /// Entries below an output root that are not published: files, deletions, symbolic links.
+    Gauge OUTPUT_PENDING = "monarch_outputs_pending", Of("entries"), [ROOT];
+    /// Bytes of the files among them.
+    Gauge OUTPUT_PENDING_BYTES = "monarch_outputs_pending_bytes", Bytes, [ROOT];
+    /// Staged files that processes have open for writing.
+    Gauge OUTPUT_OPEN = "monarch_outputs_open_files", Of("files"), [ROOT];
+    /// Age of the oldest entry that is not published; 0 when nothing is pending.
+    Gauge OUTPUT_OLDEST = "monarch_outputs_oldest_seconds", Unit::Seconds, [ROOT];
+    /// Whether an error keeps files from being published.
+    Gauge OUTPUT_HELD = "monarch_outputs_held", Flag, [ROOT];
+    /// Whether the PFS refuses what is pending, as with a full quota: creates give the error, too.
+    Gauge OUTPUT_REFUSED = "monarch_outputs_refused", Flag, [ROOT];
+    /// Bytes of published files that are kept as clean copies.
+    Gauge OUTPUT_CLEAN = "monarch_outputs_clean_bytes", Bytes, [ROOT];
+    /// Files that were published.
+    Counter OUTPUT_PUBLISHED = "monarch_outputs_published_total", Of("files"), [ROOT];
+    /// Bytes of those files.
+    Counter OUTPUT_PUBLISHED_BYTES = "monarch_outputs_published_bytes_total", Bytes, [ROOT];
+    /// Files that were written to the PFS itself, because the tier had no space.
+    Counter OUTPUT_NO_SPACE = "monarch_outputs_no_space_total", Of("files"), [ROOT];
+    /// Time that creates of files waited for space.
+    Seconds OUTPUT_WAITED = "monarch_outputs_waited_seconds_total", Unit::Seconds, [ROOT];
 
     /// Other nodes of the job, by their state as this node sees it.
     Gauge PEERS = "monarch_peers", Of("nodes"), [STATE];

@@ -5,7 +5,7 @@ use super::latencies::Latencies;
 use super::page::Page;
 use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
-use crate::snapshot::{Ahead, Epoch, Load, RootStatus, Status, TierStatus};
+use crate::snapshot::{Ahead, Epoch, Load, OutputStatus, RootStatus, Status, TierStatus};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,6 +29,7 @@ pub(crate) fn text(seen: &Seen, latencies: &Latencies) -> String {
     copies(&page, &Named(&seen.status.agent));
     seen.status.roots.iter().for_each(|r| root(&page, r));
     seen.status.tiers.iter().for_each(|t| tier(&page, t));
+    seen.status.outputs.iter().for_each(|s| output(&page, s));
     load(&page, &seen.status.load);
     if let Some(node) = &seen.node {
         peers(&page, node);
@@ -200,6 +201,29 @@ fn tier(page: &Page, t: &TierStatus) {
     }
 }
 
+fn output(page: &Page, s: &OutputStatus) {
+    let root = &s.path.to_string_lossy();
+    for (of, value) in [
+        (d::OUTPUT_PENDING, s.pending),
+        (d::OUTPUT_PENDING_BYTES, s.pending_bytes),
+        (d::OUTPUT_OPEN, s.open),
+        (d::OUTPUT_HELD, u64::from(s.held.is_some())),
+        (d::OUTPUT_REFUSED, u64::from(s.is_refused)),
+        (d::OUTPUT_CLEAN, s.clean_bytes),
+    ] {
+        page.gauge(of, [root], value as f64);
+    }
+    page.gauge(d::OUTPUT_OLDEST, [root], s.oldest_ms.unwrap_or_default() as f64 / 1e3);
+    for (of, value) in [
+        (d::OUTPUT_PUBLISHED, s.published),
+        (d::OUTPUT_PUBLISHED_BYTES, s.published_bytes),
+        (d::OUTPUT_NO_SPACE, s.no_space),
+    ] {
+        page.counter(of, [root], value);
+    }
+    page.seconds(d::OUTPUT_WAITED, [root], s.waited_ms as f64 / 1e3);
+}
+
 fn load(page: &Page, l: &Load) {
     for (line, files) in [("demand", l.demands), ("node", l.remote_demands), ("retry", l.retries), ("paused", l.paused)]
     {
@@ -308,7 +332,22 @@ mod tests {
             resting: true,
             ..TierStatus::default()
         };
+        let output = OutputStatus {
+            path: "/data/run".into(),
+            pending: n.next(),
+            pending_bytes: n.next(),
+            open: n.next(),
+            oldest_ms: Some(n.next() * 1000),
+            published: n.next(),
+            published_bytes: n.next(),
+            waited_ms: n.next() * 1000,
+            no_space: n.next(),
+            clean_bytes: n.next(),
+            held: Some("model.pt: Disk quota exceeded".to_owned()),
+            ..OutputStatus::default()
+        };
         let status = Status {
+            outputs: vec![output],
             jobs: n.next() as usize,
             counters: named(report::COUNTERS.iter().map(|(name, _)| *name).collect(), n),
             agent: named(report::figures(&Stats::default()).iter().map(|(name, _)| *name).collect(), n),
@@ -376,6 +415,8 @@ mod tests {
             "monarch_peers{state=\"up\"} 1",
             "monarch_tier_resting{tier=\"nvme\"} 1",
             "monarch_prefetch_state{state=\"idle\"} 1",
+            "monarch_outputs_held{root=\"/data/run\"} 1",
+            "monarch_outputs_refused{root=\"/data/run\"} 0",
         ] {
             assert!(series.contains(&line), "no {line} in:\n{text}");
         }

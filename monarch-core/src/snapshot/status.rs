@@ -1,10 +1,11 @@
-//! State of an agent, its roots and its tiers at one moment.
+//! State of an agent, its roots, tiers and output roots at one moment.
 
 use super::epochs::{Directory, Epoch};
 use super::load::Load;
 use super::prefetch::Ahead;
 use crate::cluster::node::PeerStatus;
 use crate::tier::PackedUsage;
+use monarch_outputs::status::OutputStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 /// State of an agent. The fields are those of one JSON object, which programs of users read: so
 /// they stay flat.
 ///
-/// Fields: 20, one per key of the object.
+/// Fields: 21, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the agent.
@@ -57,6 +58,9 @@ pub struct Status {
     pub roots: Vec<RootStatus>,
     /// The tiers.
     pub tiers: Vec<TierStatus>,
+    /// The output roots.
+    #[serde(default)]
+    pub outputs: Vec<OutputStatus>,
     /// Counters of all processes since the control block was made, by name.
     pub counters: BTreeMap<String, u64>,
     /// Counters of the job that asks; `None` when no job asks, or it has none of its own.

@@ -38,6 +38,16 @@ pub(super) unsafe fn control() -> Option<&'static ControlMap<'static>> {
     (map.ctl.bypassed.load(Ordering::Relaxed) == 0).then_some(map)
 }
 
+/// The control block, also where calls about data sets are left to the PFS.
+///
+/// # Safety
+/// The constructor has found [`MAPPED`].
+#[inline]
+pub(super) unsafe fn any_control() -> &'static ControlMap<'static> {
+    // SAFETY: written before the gate opened.
+    unsafe { (*CONTROL.0.get()).assume_init_ref() }
+}
+
 /// By the constructor, before [`set_booted`].
 pub fn set_control(control: ControlMap<'static>) {
     // SAFETY: no thread reads before the gate opens.

@@ -4,8 +4,10 @@
 use super::{before_change, behind, enter_change, hook, pfs_path_of};
 use crate::changes::{OpenFile, Target, descriptor_changes, file_changes, hide_below, hide_below_open};
 use crate::foreign_changes;
+use crate::outputs;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
+use monarch_abi::outputs::record::flag;
 use monarch_guest::ctx;
 use monarch_guest::errno;
 use monarch_guest::user;
@@ -18,8 +20,12 @@ pub(super) unsafe fn file(
     dirfd: c_int,
     path: *const c_char,
     follow: bool,
-    call: impl FnOnce(c_int, *const c_char) -> c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
+    // SAFETY: passed on.
+    if let Some(done) = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p)) } {
+        return done;
+    }
     // SAFETY: passed on.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
         // SAFETY: passed on.
@@ -64,8 +70,14 @@ pub(super) unsafe fn mode_at(
     path: *const c_char,
     flags: c_int,
     mode: mode_t,
-    call: impl Fn(c_int, *const c_char) -> c_int,
+    call: impl Fn(c_int, *const c_char, mode_t) -> c_int,
 ) -> c_int {
+    // SAFETY: passed on.
+    let staged =
+        unsafe { outputs::set_attributes(dirfd, path, follows(flags), |p| call(CWD, p, mode | outputs::STAGED_MODE)) };
+    if let Some(done) = staged {
+        return done;
+    }
     if mode & libc::S_IXUSR == 0 {
         // SAFETY: passed on.
         unsafe {
@@ -74,7 +86,18 @@ pub(super) unsafe fn mode_at(
         }
     }
     // SAFETY: passed on.
-    unsafe { file_at(dirfd, path, flags, call) }
+    unsafe { file_at(dirfd, path, flags, |fd, p| call(fd, p, mode)) }
+}
+
+/// The mode that an open file gets: a staged one keeps its mark.
+pub(super) fn mode_of(fd: c_int, mode: mode_t) -> mode_t {
+    if outputs::is_staged(fd) { mode | outputs::STAGED_MODE } else { mode }
+}
+
+/// Attributes of an open file were set, by their result: of a staged one the agent has to know.
+fn set_open(fd: c_int, flags: u16, result: c_int) -> c_int {
+    outputs::descriptors::attributes_changed(fd, result, flags);
+    result
 }
 
 const fn follows(flags: c_int) -> bool {
@@ -143,22 +166,34 @@ unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T)
     }
 }
 
+/// The path that a question about extended attributes is made on, if it is another one: that of a
+/// staged file, or of the file of a copy.
+unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    // SAFETY: passed on.
+    unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
+}
+
 hook! { next;
-    fn truncate(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
-    fn truncate64(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
-    fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p| next(p, mode)) }
+    fn truncate(path: *const c_char, len: off_t) -> c_int {
+        outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
+    }
+    fn truncate64(path: *const c_char, len: off_t) -> c_int {
+        outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
+    }
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p, mode| next(p, mode)) }
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
-        descriptor(fd, || next(fd, mode), |p| libc::chmod(p, mode))
+        let set = mode_of(fd, mode);
+        set_open(fd, 0, descriptor(fd, || next(fd, set), |p| libc::chmod(p, mode)))
     }
     fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-        mode_at(fd, path, flags, mode, |fd, p| next(fd, p, mode, flags))
+        mode_at(fd, path, flags, mode, |fd, p, mode| next(fd, p, mode, flags))
     }
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
+        set_open(fd, flag::OWNER, descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid)))
     }
     fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
         file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
@@ -177,19 +212,19 @@ hook! { next;
         utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))
     }
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
+        set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0)))
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        file(CWD, path, true, |_, p| next(p, key, value, n, flags))
+        outputs::settle(CWD, path, true).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key, value, n, flags)))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        file(CWD, path, false, |_, p| next(p, key, value, n, flags))
+        outputs::settle(CWD, path, false).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key, value, n, flags)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
     }
-    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, true, |_, p| next(p, key)) }
-    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, false, |_, p| next(p, key)) }
+    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { outputs::settle(CWD, path, true).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key))) }
+    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { outputs::settle(CWD, path, false).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key))) }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key))
     }
@@ -206,13 +241,25 @@ hook! { next;
         }
     }
     fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(p.as_ptr(), key, value, n),
             None => next(path, key, value, n),
         }
     }
+    fn lgetxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), key, value, n),
+            None => next(path, key, value, n),
+        }
+    }
+    fn llistxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
+        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), list, n),
+            None => next(path, list, n),
+        }
+    }
     fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(p.as_ptr(), list, n),
             None => next(path, list, n),
         }

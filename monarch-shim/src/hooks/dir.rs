@@ -18,6 +18,10 @@ const CWD: c_int = libc::AT_FDCWD;
 /// A stream of the shim; null, with errno, for a directory that is not there; `None`: the kernel's.
 unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
     // SAFETY: the application's pointer, tested before it is read.
+    if let Some(stream) = unsafe { crate::outputs::open_dir(dirfd, path) } {
+        return Some(stream);
+    }
+    // SAFETY: as above.
     let (ctx, bytes) = unsafe { enter(path)? };
     let saved = errno::errno();
     let stream = match find(&ctx, dirfd, bytes, true) {
@@ -72,6 +76,9 @@ unsafe fn scan(
 hook! { next;
     fn opendir(path: *const c_char) -> *mut DIR {
         open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
+    }
+    fn fdopendir(fd: c_int) -> *mut DIR {
+        crate::outputs::open_dir_fd(fd).map_or_else(|| next(fd), <*mut _>::cast)
     }
     fn readdir(dir: *mut DIR) -> *mut dirent64 {
         match behind(dir) { Behind::Ours(mut s) => read(&mut s), Behind::Real(d) => next(d) }

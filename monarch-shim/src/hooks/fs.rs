@@ -1,6 +1,7 @@
 //! What is asked about the file system of an open file, and files that are opened or made in other
 //! ways than by their path: of a copy, the PFS is meant.
 
+use super::close::synced;
 use super::{before_change, enter_change, hook};
 use crate::changes::name_changes;
 use crate::identity::{copy_of_fd, is_current, path_if_there};
@@ -15,6 +16,9 @@ const CWD: c_int = libc::AT_FDCWD;
 
 /// The directory of the root that a copy's file lies below: a root is one file system.
 fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
+    if let Some(dir) = crate::outputs::root_of(fd, flags) {
+        return Some(dir);
+    }
     let ctx = ctx::mapped()?;
     let saved = errno::errno();
     let open = || {
@@ -126,7 +130,19 @@ pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
     fd
 }
 
+/// Asks about the file system of a path; that of a pending file is its output root's.
+unsafe fn of_path<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: passed on.
+    let mut root = unsafe { crate::outputs::file_system(path) };
+    next(root.as_mut().and_then(|root| root.c_str()).map_or(path, core::ffi::CStr::as_ptr))
+}
+
 hook! { next;
+    fn statfs(path: *const c_char, out: *mut c_void) -> c_int { of_path(path, |path| next(path, out)) }
+    fn statfs64(path: *const c_char, out: *mut c_void) -> c_int { of_path(path, |path| next(path, out)) }
+    fn statvfs(path: *const c_char, out: *mut c_void) -> c_int { of_path(path, |path| next(path, out)) }
+    fn statvfs64(path: *const c_char, out: *mut c_void) -> c_int { of_path(path, |path| next(path, out)) }
+    fn pathconf(path: *const c_char, name: c_int) -> c_long { of_path(path, |path| next(path, name)) }
     fn fstatfs(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
     fn fstatfs64(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
     fn fstatvfs(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
@@ -135,8 +151,8 @@ hook! { next;
         if is_of_file_system(name) { of_root(fd, libc::O_PATH, |fd| next(fd, name)) } else { next(fd, name) }
     }
     fn syncfs(fd: c_int) -> c_int { syncfs_any(fd, |fd| next(fd)) }
-    fn fsync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
-    fn fdatasync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
+    fn fsync(fd: c_int) -> c_int { synced(fd, sync(fd, |fd| next(fd))) }
+    fn fdatasync(fd: c_int) -> c_int { synced(fd, sync(fd, |fd| next(fd))) }
     fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
         opened_by_handle(next(mount, handle, flags), flags)
     }

@@ -10,6 +10,10 @@ use monarch_guest::user;
 const CWD: c_int = libc::AT_FDCWD;
 
 unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: the application's pointers, tested before they are used.
+    if let Some(done) = unsafe { crate::outputs::read_link(dirfd, path, buf, room) } {
+        return Some(done);
+    }
     // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
     // Without room the kernel refuses before it looks at the path.
@@ -39,7 +43,24 @@ unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usiz
     Some(told)
 }
 
+/// The real path of a pending file; null, with errno, for a name that the job has removed; `None`
+/// for all other paths. Allocated if `out` is null.
+unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
+    // SAFETY: the application's pointers, tested before they are read; `out` has PATH_MAX bytes by
+    // the contract of realpath(3).
+    unsafe { crate::outputs::real_path(path, out) }
+}
+
 hook! { next;
+    fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
+        real_path(path, out).unwrap_or_else(|| next(path, out))
+    }
+    fn __realpath_chk(path: *const c_char, out: *mut c_char, len: usize) -> *mut c_char {
+        real_path(path, out).unwrap_or_else(|| next(path, out, len))
+    }
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+        real_path(path, core::ptr::null_mut()).unwrap_or_else(|| next(path))
+    }
     fn readlink(path: *const c_char, buf: *mut c_char, room: usize) -> isize {
         target(CWD, path, buf, room).unwrap_or_else(|| next(path, buf, room))
     }

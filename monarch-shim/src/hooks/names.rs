@@ -5,6 +5,7 @@ use crate::changes::{file_changes, name_changes, opened_for_writing, root_path_c
 use crate::descriptor_path::proc_path;
 use crate::foreign_changes;
 use crate::gone::last_name;
+use crate::outputs;
 use crate::pfs_fd::{self, Link};
 use core::ffi::{c_char, c_int};
 use libc::{dev_t, mode_t};
@@ -94,7 +95,18 @@ pub(super) unsafe fn leaves(dirfd: c_int, path: *const c_char, is_left: impl FnO
 }
 
 /// A name is removed. If it is the last name of a file, processes that have the file open see that.
-pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        if let Some(done) = outputs::unlink(dirfd, path, flags) {
+            name(dirfd, path);
+            return done;
+        }
+        removed_plainly(dirfd, path, call)
+    }
+}
+
+unsafe fn removed_plainly(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
         let last = last_name_of(dirfd, path);
@@ -106,8 +118,67 @@ pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, call: impl FnOnc
     }
 }
 
-/// A name moves, and another file may lose the one that it gets.
+/// A directory is removed.
+pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let done = outputs::unlink(CWD, path, libc::AT_REMOVEDIR);
+        name(CWD, path);
+        done.unwrap_or_else(|| gone(call(), CWD, path))
+    }
+}
+
+/// A name is made: of a directory, a device, a pipe.
+pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        if let Some(done) = outputs::make(dirfd, path) {
+            return done;
+        }
+        name(dirfd, path);
+    }
+    call()
+}
+
+/// A symbolic link is made.
+pub(super) unsafe fn symlinked(
+    target: *const c_char,
+    dirfd: c_int,
+    path: *const c_char,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let done = outputs::symlink(target, dirfd, path);
+        name(dirfd, path);
+        done.unwrap_or_else(call)
+    }
+}
+
+/// A name moves, with flags of renameat2.
 pub(super) unsafe fn renamed(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    flags: u32,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let mut is_plain = false;
+        let result = outputs::rename(from, to, flags, || {
+            is_plain = true;
+            renamed_plainly(from, to, flags & libc::RENAME_EXCHANGE == 0, call)
+        });
+        if !is_plain {
+            moved(from.0, from.1);
+            moved(to.0, to.1);
+        }
+        result
+    }
+}
+
+/// A name moves, and another file may lose the one that it gets.
+unsafe fn renamed_plainly(
     (from_fd, from): (c_int, *const c_char),
     (to_fd, to): (c_int, *const c_char),
     replaces: bool,
@@ -162,40 +233,67 @@ unsafe fn created(fd: c_int) -> c_int {
 
 hook! { next;
     fn rename(from: *const c_char, to: *const c_char) -> c_int {
-        renamed((CWD, from), (CWD, to), true, || next(from, to))
+        renamed((CWD, from), (CWD, to), 0, || next(from, to))
     }
     fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
-        renamed((a, from), (b, to), true, || next(a, from, b, to))
+        renamed((a, from), (b, to), 0, || next(a, from, b, to))
     }
     fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
-        renamed((a, from), (b, to), flags & libc::RENAME_EXCHANGE == 0, || next(a, from, b, to, flags))
+        renamed((a, from), (b, to), flags, || next(a, from, b, to, flags))
     }
-    fn unlink(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
-    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, || next(fd, path, flags)) }
-    fn remove(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
-    fn rmdir(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
-    fn mkdir(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
-    fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
-    fn link(from: *const c_char, to: *const c_char) -> c_int { linked(CWD, from, CWD, to, false); next(from, to) }
+    fn unlink(path: *const c_char) -> c_int { removed(CWD, path, 0, || next(path)) }
+    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, flags, || next(fd, path, flags)) }
+    fn remove(path: *const c_char) -> c_int {
+        match outputs::remove(path) {
+            Some(done) => { name(CWD, path); done }
+            None => removed_plainly(CWD, path, || next(path)),
+        }
+    }
+    fn rmdir(path: *const c_char) -> c_int { removed_dir(path, || next(path)) }
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int { made(CWD, path, || next(path, mode)) }
+    fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { made(fd, path, || next(fd, path, mode)) }
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        if let Some(done) = outputs::link(CWD, from, CWD, to, false) { return done; }
+        linked(CWD, from, CWD, to, false);
+        next(from, to)
+    }
     fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
-        linked(a, from, b, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        if let Some(done) = outputs::link(a, from, b, to, follow) { return done; }
+        linked(a, from, b, to, follow);
         link_of(a, from, flags, |a, from| next(a, from, b, to, flags))
     }
-    fn symlink(target: *const c_char, path: *const c_char) -> c_int { name(CWD, path); next(target, path) }
-    fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { name(fd, path); next(target, fd, path) }
-    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(CWD, path); next(path, mode, dev) }
-    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(fd, path); next(fd, path, mode, dev) }
-    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
-    fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int { symlinked(target, CWD, path, || next(target, path)) }
+    fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { symlinked(target, fd, path, || next(target, fd, path)) }
+    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { made(CWD, path, || next(path, mode, dev)) }
+    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { made(fd, path, || next(fd, path, mode, dev)) }
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { made(CWD, path, || next(path, mode)) }
+    fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { made(fd, path, || next(fd, path, mode)) }
 
-    fn mkstemp(template: *mut c_char) -> c_int { created(next(template)) }
-    fn mkstemp64(template: *mut c_char) -> c_int { created(next(template)) }
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
-    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
-    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
-    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
+    fn mkstemp(template: *mut c_char) -> c_int {
+        outputs::temporary(template, 0, 0).unwrap_or_else(|| created(next(template)))
+    }
+    fn mkstemp64(template: *mut c_char) -> c_int {
+        outputs::temporary(template, 0, 0).unwrap_or_else(|| created(next(template)))
+    }
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+        outputs::temporary(template, 0, flags).unwrap_or_else(|| created(next(template, flags)))
+    }
+    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
+        outputs::temporary(template, 0, flags).unwrap_or_else(|| created(next(template, flags)))
+    }
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+        outputs::temporary(template, suffix, 0).unwrap_or_else(|| created(next(template, suffix)))
+    }
+    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int {
+        outputs::temporary(template, suffix, 0).unwrap_or_else(|| created(next(template, suffix)))
+    }
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        outputs::temporary(template, suffix, flags).unwrap_or_else(|| created(next(template, suffix, flags)))
+    }
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        outputs::temporary(template, suffix, flags).unwrap_or_else(|| created(next(template, suffix, flags)))
+    }
     fn mkdtemp(template: *mut c_char) -> *mut c_char {
         let made = next(template);
         if !made.is_null() { name(CWD, made); }

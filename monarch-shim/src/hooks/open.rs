@@ -5,6 +5,7 @@ use crate::changes::{Opened, Target, before_write_open, opened_for_writing};
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
 use crate::next::test_cancel;
+use crate::outputs;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use core::ffi::{CStr, c_char, c_int};
@@ -245,7 +246,17 @@ unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnc
 }
 
 #[inline]
-unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+unsafe fn open_any(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the application's pointer, tested before it is read.
+    if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
+        return fd;
+    }
     if only_reads(flags) {
         let mut names = false;
         // SAFETY: the application's pointer, tested before it is read.
@@ -272,8 +283,13 @@ pub(super) unsafe fn by_number(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
+    mode: mode_t,
     call: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
+    // SAFETY: the application's pointer, tested before it is read.
+    if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
+        return Some(fd);
+    }
     if only_reads(flags) {
         return None;
     }
@@ -299,22 +315,22 @@ const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 const CWD: c_int = libc::AT_FDCWD;
 
 hook! { next;
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, || next(path, flags, mode)) }
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, || next(path, flags, mode)) }
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, || next(path, flags, mode)) }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, || next(path, flags, mode)) }
     fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        open_any(dirfd, path, flags, || next(dirfd, path, flags, mode))
+        open_any(dirfd, path, flags, mode, || next(dirfd, path, flags, mode))
     }
     fn openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        open_any(dirfd, path, flags, || next(dirfd, path, flags, mode))
+        open_any(dirfd, path, flags, mode, || next(dirfd, path, flags, mode))
     }
-    fn creat(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, || next(path, mode)) }
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, || next(path, mode)) }
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, || next(path, flags)) }
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, || next(path, flags)) }
+    fn creat(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, || next(path, mode)) }
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, || next(path, mode)) }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, || next(path, flags)) }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, || next(path, flags)) }
     fn __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-        open_any(dirfd, path, flags, || next(dirfd, path, flags))
+        open_any(dirfd, path, flags, 0, || next(dirfd, path, flags))
     }
     fn __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-        open_any(dirfd, path, flags, || next(dirfd, path, flags))
+        open_any(dirfd, path, flags, 0, || next(dirfd, path, flags))
     }
 }

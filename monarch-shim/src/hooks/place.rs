@@ -91,6 +91,7 @@ pub(super) fn forked() {
         monarch_abi::scratch::forked();
     }
     ctx::forked();
+    crate::outputs::forked();
 }
 
 /// What must happen before `vfork`; the address of the function that makes the child.

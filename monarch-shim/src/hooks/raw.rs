@@ -38,6 +38,9 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
         match n {
             libc::SYS_openat | libc::SYS_openat2 => of_open(n, a, &raw)?,
             libc::SYS_fstat | libc::SYS_newfstatat | libc::SYS_statx => stat::by_number(n, a, raw)?,
+            libc::SYS_close | libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fsync | libc::SYS_fdatasync => {
+                super::close::by_number(n, a, &raw)?
+            }
             libc::SYS_fcntl | libc::SYS_flock | libc::SYS_ioctl | libc::SYS_syncfs | libc::SYS_fstatfs => {
                 of_descriptor(n, a, &raw)?
             }
@@ -51,16 +54,16 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
 /// Opens.
 #[inline(never)]
 unsafe fn of_open(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
-    let [x, y, z, ..] = a;
+    let [x, y, z, u, ..] = a;
     let (fd, path, call) = (x as c_int, y as *const c_char, || raw(a));
     // SAFETY: the contract of the system call.
     unsafe {
         if n == libc::SYS_openat {
-            return open::by_number(fd, path, z as c_int, call);
+            return open::by_number(fd, path, z as c_int, u as _, call);
         }
-        let &[flags, _, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
+        let &[flags, mode, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
         if resolve & RESOLVE_NO_LINKS == 0 {
-            open::by_number(fd, path, flags as c_int, call)
+            open::by_number(fd, path, flags as c_int, mode as _, call)
         } else {
             Some(open::without_links(flags as c_int, call))
         }
@@ -174,8 +177,10 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
     // SAFETY: the contract of the system call.
     unsafe {
         match n {
-            libc::SYS_open => open::by_number(CWD, path, a[1] as c_int, call),
-            libc::SYS_creat => open::by_number(CWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, call),
+            libc::SYS_open => open::by_number(CWD, path, a[1] as c_int, a[2] as _, call),
+            libc::SYS_creat => {
+                open::by_number(CWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, a[1] as _, call)
+            }
             libc::SYS_stat | libc::SYS_lstat => stat::by_number(n, a, raw),
             libc::SYS_fork => {
                 let child = call();

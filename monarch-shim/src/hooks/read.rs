@@ -3,6 +3,7 @@
 //! moved to the PFS, at the same offset, and the read repeated: the job must not get an error that
 //! it would not have had without the shim.
 
+use super::close::duplicated_to;
 use super::hook;
 use crate::changes::bypass;
 use crate::identity::copy_of_fd;
@@ -120,8 +121,8 @@ hook! { next;
         chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off, size))
     }
     fn dup(fd: c_int) -> c_int { duplicated(fd, next(fd)) }
-    fn dup2(fd: c_int, to: c_int) -> c_int { duplicated(fd, next(fd, to)) }
-    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { duplicated(fd, next(fd, to, flags)) }
+    fn dup2(fd: c_int, to: c_int) -> c_int { duplicated(fd, duplicated_to(fd, to, || next(fd, to))) }
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { duplicated(fd, duplicated_to(fd, to, || next(fd, to, flags))) }
     fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
     fn fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
     fn sendfile(to: c_int, from: c_int, off: *mut off_t, n: size_t) -> ssize_t {
@@ -203,6 +204,7 @@ fn duplicated(fd: c_int, new: c_int) -> c_int {
     if new >= 0 {
         large::duplicated(fd, new);
         crate::shell::duplicated(fd, new);
+        crate::outputs::descriptors::duplicated(fd, new);
     }
     new
 }

@@ -5,6 +5,7 @@ use super::{enter, enter_change, hook};
 use crate::identity::{
     COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current, path_if_there,
 };
+use crate::outputs;
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::stat64 as Stat;
@@ -41,6 +42,10 @@ unsafe fn by_path(
     follow: bool,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
+    // SAFETY: the application's pointers, tested before they are used.
+    if let Some(done) = unsafe { outputs::stat(dirfd, path, buf, follow) } {
+        return done;
+    }
     let answer = || {
         // SAFETY: the application's pointers, tested before they are used.
         let (ctx, bytes) = unsafe { enter(path)? };
@@ -59,6 +64,18 @@ unsafe fn by_path(
     // A path may lead to an open copy, through `/proc/self/fd` and the like.
     // SAFETY: passed on.
     answer().unwrap_or_else(|| unsafe { translate(next(), buf) })
+}
+
+/// After a successful fstat of a descriptor, which may also be that of a staged file.
+#[inline]
+unsafe fn translate_open(fd: c_int, result: c_int, buf: *mut Stat) -> c_int {
+    // SAFETY: a successful call has written to it.
+    if result == 0 && outputs::stat::may_be_staged(unsafe { (*buf).st_mode }) {
+        // SAFETY: as above.
+        outputs::stat::translate_open(fd, unsafe { &mut *buf });
+    }
+    // SAFETY: passed on.
+    unsafe { translate(result, buf) }
 }
 
 /// After a successful fstat: what the kernel says about a copy is replaced by what the PFS says
@@ -102,7 +119,7 @@ unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, ne
         // SAFETY: tested before it is read.
         return if path.is_null() || unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
             // SAFETY: a successful call has filled the buffer.
-            unsafe { translate(next(), buf) }
+            unsafe { translate_open(dirfd, next(), buf) }
         } else {
             next()
         };
@@ -121,8 +138,8 @@ hook! { next;
     fn stat64(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, true, || next(path, buf)) }
     fn lstat(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, false, || next(path, buf)) }
     fn lstat64(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, false, || next(path, buf)) }
-    fn fstat(fd: c_int, buf: *mut Stat) -> c_int { translate(next(fd, buf), buf) }
-    fn fstat64(fd: c_int, buf: *mut Stat) -> c_int { translate(next(fd, buf), buf) }
+    fn fstat(fd: c_int, buf: *mut Stat) -> c_int { translate_open(fd, next(fd, buf), buf) }
+    fn fstat64(fd: c_int, buf: *mut Stat) -> c_int { translate_open(fd, next(fd, buf), buf) }
     fn fstatat(fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
         at(fd, path, buf, flags, || next(fd, path, buf, flags))
     }
@@ -142,10 +159,10 @@ hook! { next;
         if v == STAT_VER { by_path(CWD, path, buf, false, || next(v, path, buf)) } else { next(v, path, buf) }
     }
     fn __fxstat(v: c_int, fd: c_int, buf: *mut Stat) -> c_int {
-        if v == STAT_VER { translate(next(v, fd, buf), buf) } else { next(v, fd, buf) }
+        if v == STAT_VER { translate_open(fd, next(v, fd, buf), buf) } else { next(v, fd, buf) }
     }
     fn __fxstat64(v: c_int, fd: c_int, buf: *mut Stat) -> c_int {
-        if v == STAT_VER { translate(next(v, fd, buf), buf) } else { next(v, fd, buf) }
+        if v == STAT_VER { translate_open(fd, next(v, fd, buf), buf) } else { next(v, fd, buf) }
     }
     fn __fxstatat(v: c_int, fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
         if v == STAT_VER { at(fd, path, buf, flags, || next(v, fd, path, buf, flags)) } else { next(v, fd, path, buf, flags) }
@@ -178,7 +195,27 @@ unsafe fn statx_any(
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
         // The kernel is asked for everything that identifies a copy.
         // SAFETY: passed on.
-        return unsafe { translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf, &next) };
+        return unsafe {
+            let result = translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf, &next);
+            if result == 0 && outputs::stat::may_be_staged(u32::from((*buf).stx_mode)) {
+                outputs::stat::translate_open_x(dirfd, &mut *buf);
+            }
+            result
+        };
+    }
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    let on = |path: *const c_char| {
+        let args = [CWD as isize as usize, path as usize, flags as usize, mask as usize, buf as usize, 0];
+        // SAFETY: the application's buffer, which the kernel tests.
+        let done = unsafe { monarch_guest::sys::call(libc::SYS_statx, args) };
+        if done < 0 {
+            errno::set_errno(-done as c_int);
+        }
+        if done < 0 { -1 } else { 0 }
+    };
+    // SAFETY: the application's pointers, tested before they are used.
+    if let Some(done) = unsafe { outputs::statx(dirfd, path, follow, buf, on) } {
+        return done;
     }
     let answer = || {
         if flags & !SERVED_FLAGS != 0 {
@@ -257,7 +294,7 @@ pub(super) unsafe fn by_number(n: libc::c_long, a: [usize; 6], raw: impl Fn([usi
     // SAFETY: the contract of the system call is that of the function.
     unsafe {
         Some(match n {
-            libc::SYS_fstat => translate(raw(a), y as *mut Stat),
+            libc::SYS_fstat => translate_open(x as c_int, raw(a), y as *mut Stat),
             libc::SYS_newfstatat => at(x as c_int, path2, z as *mut Stat, u as c_int, || raw(a)),
             libc::SYS_statx => {
                 let buf = v as *mut libc::statx;

@@ -4,6 +4,7 @@ use super::{enter_change, enter_open, hook};
 use crate::changes::{OpenFile, Target, before_write_open};
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
+use crate::outputs;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, open_copy};
 use core::ffi::{CStr, c_char, c_int};
@@ -21,6 +22,76 @@ unsafe fn reads(mode: *const c_char) -> Option<bool> {
     // SAFETY: tested before it is read.
     let mode = unsafe { user::path(mode)? };
     Some(mode.first() == Some(&b'r') && !mode.contains(&b'+'))
+}
+
+/// Flags of open(2) for a mode string.
+unsafe fn flags_of(mode: *const c_char) -> Option<c_int> {
+    // SAFETY: tested before it is read.
+    let mode = unsafe { user::path(mode)? };
+    let base = match mode.first()? {
+        b'r' => 0,
+        b'w' => libc::O_CREAT | libc::O_TRUNC,
+        b'a' => libc::O_CREAT | libc::O_APPEND,
+        _ => return None,
+    };
+    // What follows a comma is the character set.
+    let options = mode.split(|&c| c == b',').next().unwrap_or_default();
+    let has = |c: u8, flag: c_int| if options.contains(&c) { flag } else { 0 };
+    let access = match (options.contains(&b'+'), base) {
+        (true, _) => libc::O_RDWR,
+        (false, 0) => libc::O_RDONLY,
+        (false, _) => libc::O_WRONLY,
+    };
+    Some(base | access | has(b'x', libc::O_EXCL) | has(b'e', libc::O_CLOEXEC))
+}
+
+/// Mode with which the C library creates files.
+const NEW_FILE: libc::mode_t = 0o666;
+
+/// The stream of a file below an output root; null, with errno, if it cannot be opened; `None` for
+/// all other files.
+unsafe fn staged_stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
+    ctx::for_outputs()?;
+    // SAFETY: the application's pointers, tested before they are read.
+    unsafe {
+        let fd = outputs::open(CWD, path, flags_of(mode)?, NEW_FILE)?;
+        if fd < 0 {
+            return Some(core::ptr::null_mut());
+        }
+        let stream = libc::fdopen(fd, mode);
+        if stream.is_null() {
+            let why = errno::errno();
+            libc::close(fd);
+            errno::set_errno(why);
+        }
+        Some(stream)
+    }
+}
+
+/// [`staged_stream`] in the place of another stream, by `next`, which opens a path.
+unsafe fn staged_again(
+    path: *const c_char,
+    mode: *const c_char,
+    next: impl Fn(*const c_char) -> *mut FILE,
+) -> Option<*mut FILE> {
+    ctx::for_outputs()?;
+    // SAFETY: as above.
+    unsafe {
+        let fd = outputs::open(CWD, path, flags_of(mode)?, NEW_FILE)?;
+        if fd < 0 {
+            let why = errno::errno();
+            // No file has an empty name: the stream is closed, as it is whenever that fails.
+            let stream = next(c"".as_ptr());
+            errno::set_errno(why);
+            return Some(stream);
+        }
+        let stream = proc_path(fd).map_or(core::ptr::null_mut(), |name| next(name.as_ptr().cast()));
+        if !stream.is_null() && flags_of(mode)? & libc::O_ACCMODE != libc::O_RDONLY {
+            outputs::descriptors::opened(libc::fileno(stream));
+        }
+        libc::close(fd);
+        Some(stream)
+    }
 }
 
 unsafe fn open_stream(
@@ -227,9 +298,11 @@ unsafe fn reopen_stream(
 
 hook! { next;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        if let Some(stream) = staged_stream(path, mode) { return stream; }
         open_stream(path, mode, |p| next(p, mode), libc::fileno)
     }
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        if let Some(stream) = staged_stream(path, mode) { return stream; }
         open_stream(path, mode, |p| next(p, mode), libc::fileno)
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
@@ -245,12 +318,20 @@ hook! { next;
         if path.is_null() {
             return reopen_same(mode, stream, |p| next(p, mode, stream));
         }
-        reopen_stream(path, mode, |p| next(p, mode, stream))
+        let old = if stream.is_null() { -1 } else { libc::fileno(stream) };
+        outputs::descriptors::close(old, || {
+            staged_again(path, mode, |p| next(p, mode, stream))
+                .unwrap_or_else(|| reopen_stream(path, mode, |p| next(p, mode, stream)))
+        })
     }
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         if path.is_null() {
             return reopen_same(mode, stream, |p| next(p, mode, stream));
         }
-        reopen_stream(path, mode, |p| next(p, mode, stream))
+        let old = if stream.is_null() { -1 } else { libc::fileno(stream) };
+        outputs::descriptors::close(old, || {
+            staged_again(path, mode, |p| next(p, mode, stream))
+                .unwrap_or_else(|| reopen_stream(path, mode, |p| next(p, mode, stream)))
+        })
     }
 }

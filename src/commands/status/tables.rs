@@ -1,9 +1,10 @@
 //! An agent as lines and tables for people.
 
+use crate::outputs::lines::age;
 use crate::say::{count, counted};
 use bytesize::ByteSize;
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use monarch_core::agent::protocol::{RootStatus, Savings, Status, TierStatus};
+use monarch_core::agent::protocol::{OutputStatus, RootStatus, Savings, Status, TierStatus};
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::time::Duration;
@@ -43,6 +44,9 @@ pub(super) fn text(s: &Status) -> String {
         about(&mut out, root, s.engine == "auto");
     }
     let _ = write!(out, "\n{}", tiers(&s.tiers));
+    if !s.outputs.is_empty() {
+        let _ = write!(out, "\n{}", outputs(&s.outputs));
+    }
     out
 }
 
@@ -133,6 +137,29 @@ fn tiers(all: &[TierStatus]) -> String {
     out
 }
 
+fn outputs(all: &[OutputStatus]) -> String {
+    let mut table = table(&["OUTPUT ROOT", "TIER", "PENDING", "SIZE", "OLDEST", "OPEN", "RATE", "PUBLISHED"], 2);
+    for s in all {
+        table.add_row([
+            s.path.shown().to_string(),
+            s.tier.clone(),
+            count(s.pending),
+            ByteSize(s.pending_bytes).to_string(),
+            s.oldest_ms.map_or_else(|| "-".to_owned(), age),
+            count(s.open),
+            if s.rate > 0 { format!("{}/s", ByteSize(s.rate)) } else { "-".to_owned() },
+            ByteSize(s.published_bytes).to_string(),
+        ]);
+    }
+    let mut out = lines(&table);
+    for s in all {
+        for notice in s.held.iter().map(|held| format!("held: {held}")).chain(s.notes.iter().cloned()) {
+            let _ = writeln!(out, "  {}: {notice}", s.path.shown());
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,5 +221,30 @@ mod tests {
 "
         );
         assert_eq!(text(&status), want, "{}", text(&status));
+    }
+
+    #[test]
+    fn output_roots_have_a_table_below_the_tiers() {
+        let output = OutputStatus {
+            path: "/scratch/run".into(),
+            tier: "nvme".into(),
+            pending: 1200,
+            pending_bytes: 3 << 30,
+            oldest_ms: Some(61_000),
+            open: 2,
+            rate: 100 << 20,
+            published_bytes: 1 << 30,
+            held: Some("a.pt: Disk quota exceeded".into()),
+            notes: vec!["b.pt: kept as b.pt.partial-7".into()],
+            ..OutputStatus::default()
+        };
+        let shown = text(&Status { outputs: vec![output], ..Status::default() });
+        let want = "
+  OUTPUT ROOT   TIER  PENDING     SIZE  OLDEST  OPEN         RATE  PUBLISHED
+  /scratch/run  nvme    1,200  3.0 GiB   1m 1s     2  100.0 MiB/s    1.0 GiB
+  /scratch/run: held: a.pt: Disk quota exceeded
+  /scratch/run: b.pt: kept as b.pt.partial-7
+";
+        assert!(shown.ends_with(want), "{shown}");
     }
 }

@@ -4,7 +4,7 @@ use super::bars::Look;
 use super::model::{Column, Key, Model, RootView, Sample, Scroll};
 use super::rates::Step;
 use super::{bottleneck, interval, screen, view};
-use monarch_core::agent::protocol::{Ahead, Epoch, Load, Opens, RootStatus, Status, TierStatus};
+use monarch_core::agent::protocol::{Ahead, Epoch, Load, Opens, OutputStatus, RootStatus, Status, TierStatus};
 use monarch_core::cluster::node::{PeerStatus, Traffic};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -365,6 +365,29 @@ agent 10: 1 job, up 12s, 2 nodes, policy first_epoch, engine uring, version 1.2.
     want.resize(29, "");
     want.push(" q quit  p pause  s sort  r reverse  j/k select  Tab agent  PgUp/PgDn scroll  ? help");
     assert_eq!(picture(&mut model, PLAIN, 100, 30), want, "{}", picture(&mut model, PLAIN, 100, 30).join("\n"));
+}
+
+#[test]
+fn output_roots_have_a_line_each_and_say_what_holds_them() {
+    let mut model = Model::default();
+    let output = OutputStatus {
+        path: "/scratch/run".into(),
+        pending: 3,
+        pending_bytes: 2 << 30,
+        oldest_ms: Some(42_000),
+        rate: 350 << 20,
+        held: Some("model.pt: Disk quota exceeded".to_owned()),
+        ..OutputStatus::default()
+    };
+    let quiet = OutputStatus { path: "/scratch/other".into(), ..OutputStatus::default() };
+    model.take(sample(0, vec![Status { outputs: vec![output, quiet], ..agent(10, 10) }]));
+    let shown = picture(&mut model, PLAIN, 100, 30).join("\n");
+    let want = "
+  OUTPUTS       /scratch/run: 3 entries (2.0 GiB) pending, oldest 42s, 350.0 MiB/s
+                held: model.pt: Disk quota exceeded
+                /scratch/other: nothing pending
+";
+    assert!(shown.contains(want), "{shown}");
 }
 
 #[test]

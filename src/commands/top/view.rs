@@ -3,9 +3,10 @@
 use super::bars::{Look, Part};
 use super::model::{AgentView, Column, PeerView, RootView, View};
 use super::rates::Rates;
+use crate::outputs::lines;
 use crate::say;
 use bytesize::ByteSize;
-use monarch_core::agent::protocol::{Epoch, TierStatus};
+use monarch_core::agent::protocol::{Epoch, OutputStatus, TierStatus};
 use monarch_core::shown::{self, ShowPath};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -156,6 +157,10 @@ fn agent(out: &mut Lines, a: &AgentView<'_>, sort: Column, look: Look, space: Sp
     traffic(out, a, look, space);
     out.gap(space);
     prefetch(out, a, look, space);
+    if !s.outputs.is_empty() {
+        out.gap(space);
+        outputs(out, &s.outputs, look, space);
+    }
     if !a.peers.is_empty() {
         out.gap(space);
         peers(out, &a.peers, look, space);
@@ -374,6 +379,21 @@ fn prefetch(out: &mut Lines, a: &AgentView<'_>, look: Look, space: Space) {
         for (at, part) in wrapped(&text, width).into_iter().enumerate() {
             let label = if at == 0 { label } else { "" };
             out.lines.push(Line::from(vec![name(label), Span::styled(part, style)]));
+        }
+    }
+}
+
+fn outputs(out: &mut Lines, outputs: &[OutputStatus], look: Look, space: Space) {
+    let width = space.columns.map(|columns| columns.saturating_sub(NAMED));
+    let mut label = "OUTPUTS";
+    for s in outputs {
+        let text = format!("{}: {}", one_line(&s.path.shown().to_string()), lines::summary(s));
+        let held = s.held.iter().map(|held| (one_line(&format!("held: {held}")), look.colour(Color::Yellow)));
+        for (text, style) in std::iter::once((text, Style::new())).chain(held) {
+            for part in wrapped(&text, width) {
+                let name = Span::styled(format!("  {:<1$}", std::mem::take(&mut label), NAMED - 2), Look::quiet());
+                out.lines.push(Line::from(vec![name, Span::styled(part, style)]));
+            }
         }
     }
 }

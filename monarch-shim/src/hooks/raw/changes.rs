@@ -1,8 +1,9 @@
 //! Calls that change something, by number.
 
 use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
-use super::super::names::{gone, link_of, linked, name, removed, renamed};
+use super::super::names::{link_of, linked, made, removed, removed_dir, renamed, symlinked};
 use super::super::pfs_path_of;
+use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
 use libc::mode_t;
 use monarch_guest::{errno, user};
@@ -31,34 +32,39 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
     // SAFETY: the contract of the system call is that of the function.
     Some(unsafe {
         match n {
-            libc::SYS_renameat => renamed((fd, path2), (third, path4), true, call),
-            libc::SYS_renameat2 => {
-                let replaces = v as u32 & libc::RENAME_EXCHANGE == 0;
-                renamed((fd, path2), (third, path4), replaces, call)
-            }
-            libc::SYS_unlinkat => removed(fd, path2, call),
-            libc::SYS_mkdirat | libc::SYS_mknodat => {
-                name(fd, path2);
-                call()
-            }
-            libc::SYS_symlinkat => {
-                name(y as c_int, z as *const c_char);
-                call()
-            }
+            libc::SYS_renameat => renamed((fd, path2), (third, path4), 0, call),
+            libc::SYS_renameat2 => renamed((fd, path2), (third, path4), v as u32, call),
+            libc::SYS_unlinkat => removed(fd, path2, third, call),
+            libc::SYS_mkdirat | libc::SYS_mknodat => made(fd, path2, call),
+            libc::SYS_symlinkat => symlinked(path, y as c_int, z as *const c_char, call),
             libc::SYS_linkat => {
                 let flags = v as c_int;
+                if let Some(done) = outputs::link(fd, path2, third, path4, flags & libc::AT_SYMLINK_FOLLOW != 0) {
+                    return Some(done);
+                }
                 linked(fd, path2, third, path4, flags & libc::AT_SYMLINK_FOLLOW != 0);
                 link_of(fd, path2, flags, at)
             }
-            libc::SYS_truncate => file(CWD, path, true, |_, p| on(p)),
+            libc::SYS_truncate => {
+                outputs::truncate(path, y as i64).unwrap_or_else(|| file(CWD, path, true, |_, p| on(p)))
+            }
             libc::SYS_fchmod => {
                 if y as mode_t & libc::S_IXUSR == 0 {
                     hide_below_descriptor(fd);
                 }
-                descriptor(fd, call, |p| kernel(libc::SYS_fchmodat, [HERE, p as usize, y, 0, 0, 0]))
+                let y = super::super::attributes::mode_of(fd, y as mode_t) as usize;
+                descriptor(
+                    fd,
+                    || raw([x, y, 0, 0, 0, 0]),
+                    |p| kernel(libc::SYS_fchmodat, [HERE, p as usize, y, 0, 0, 0]),
+                )
             }
-            libc::SYS_fchmodat => mode_at(fd, path2, 0, z as mode_t, at),
-            SYS_FCHMODAT2 => mode_at(fd, path2, u as c_int, z as mode_t, at),
+            libc::SYS_fchmodat => mode_at(fd, path2, 0, z as mode_t, |fd, p, mode| {
+                raw([fd as isize as usize, p as usize, mode as usize, u, v, 0])
+            }),
+            SYS_FCHMODAT2 => mode_at(fd, path2, u as c_int, z as mode_t, |fd, p, mode| {
+                raw([fd as isize as usize, p as usize, mode as usize, u, v, 0])
+            }),
             libc::SYS_fchown => descriptor(fd, call, |p| kernel(libc::SYS_fchownat, [HERE, p as usize, y, z, 0, 0])),
             libc::SYS_fchownat => file_at(fd, path2, v as c_int, at),
             libc::SYS_utimensat => utimensat_any(fd, path2, u as c_int, at),
@@ -105,25 +111,21 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
     // SAFETY: the contract of the system call is that of the function.
     Some(unsafe {
         match n {
-            libc::SYS_rename => renamed((CWD, path), (CWD, path2), true, call),
-            libc::SYS_unlink => removed(CWD, path, call),
-            libc::SYS_rmdir => {
-                name(CWD, path);
-                gone(call(), CWD, path)
-            }
-            libc::SYS_mkdir | libc::SYS_mknod => {
-                name(CWD, path);
-                call()
-            }
+            libc::SYS_rename => renamed((CWD, path), (CWD, path2), 0, call),
+            libc::SYS_unlink => removed(CWD, path, 0, call),
+            libc::SYS_rmdir => removed_dir(path, call),
+            libc::SYS_mkdir | libc::SYS_mknod => made(CWD, path, call),
             libc::SYS_link => {
+                if let Some(done) = outputs::link(CWD, path, CWD, path2, false) {
+                    return Some(done);
+                }
                 linked(CWD, path, CWD, path2, false);
                 call()
             }
-            libc::SYS_symlink => {
-                name(CWD, path2);
-                call()
+            libc::SYS_symlink => symlinked(path, CWD, path2, call),
+            libc::SYS_chmod => {
+                mode_at(CWD, path, 0, y as mode_t, |_, p, mode| raw([p as usize, mode as usize, z, u, v, 0]))
             }
-            libc::SYS_chmod => mode_at(CWD, path, 0, y as mode_t, |_, p| on(p)),
             libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => file(CWD, path, true, |_, p| on(p)),
             libc::SYS_lchown => file(CWD, path, false, |_, p| on(p)),
             libc::SYS_futimesat => {

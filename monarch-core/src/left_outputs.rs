@@ -1,0 +1,211 @@
+//! What jobs have left in the staging directories of a tier, for commands that find no agent which
+//! drains them.
+//!
+//! The overlay of a staging directory has a link for each entry that is not published
+//! ([`monarch_abi::outputs`]), so neither the journal nor the PFS is read.
+
+use crate::snapshot::{OutputStatus, PendingEntry, PendingState};
+use monarch_abi::outputs::names::Link;
+use monarch_abi::outputs::{DATA, OUTPUTS, REMOVED_DIR, TREE};
+use monarch_outputs::status::MAX_NAMED_ENTRIES;
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The file of a staging directory that says which output root it belongs to.
+const ROOT: &str = "root";
+
+/// What that file says, as far as it is needed.
+#[derive(Debug, Deserialize)]
+struct LeftRoot {
+    /// The root's real path.
+    root: String,
+    /// The same in hexadecimal digits, when it is not UTF-8.
+    #[serde(default)]
+    root_bytes: Option<String>,
+    #[serde(default)]
+    tier: String,
+    #[serde(default)]
+    is_volatile: bool,
+}
+
+impl LeftRoot {
+    fn path(&self) -> PathBuf {
+        let Some(hex) = &self.root_bytes else { return PathBuf::from(&self.root) };
+        let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        PathBuf::from(OsString::from_vec((0..hex.len()).step_by(2).filter_map(byte).collect()))
+    }
+}
+
+/// Returns what is in the staging directories of a tier, given the directory that holds its copies.
+/// Directories that no agent has completed are left out.
+///
+/// # Errors
+/// When a staging directory cannot be read.
+pub fn read(tier: &Path) -> io::Result<Vec<OutputStatus>> {
+    let dirs = match std::fs::read_dir(tier.join(OUTPUTS)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        dirs => dirs?,
+    };
+    let mut found = Vec::new();
+    for dir in dirs {
+        let staging = dir?.path();
+        let root = std::fs::read(staging.join(ROOT)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        if let Some(root) = root {
+            found.push(status(staging, &root)?);
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+fn status(staging: PathBuf, root: &LeftRoot) -> io::Result<OutputStatus> {
+    let mut left =
+        Left { data: staging.join(DATA), now: SystemTime::now(), status: OutputStatus::default(), dirs: Vec::new() };
+    let tree = staging.join(TREE);
+    if tree.exists() {
+        left.dirs.push(PathBuf::new());
+    }
+    while let Some(rel) = left.dirs.pop() {
+        left.directory(&tree, &rel)?;
+    }
+    let mut entries = std::mem::take(&mut left.status.entries);
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.age_ms));
+    entries.truncate(MAX_NAMED_ENTRIES);
+    Ok(OutputStatus {
+        path: root.path(),
+        staging,
+        tier: root.tier.clone(),
+        is_volatile: root.is_volatile,
+        oldest_ms: entries.first().map(|entry| entry.age_ms),
+        entries,
+        ..left.status
+    })
+}
+
+/// A staging directory while it is read.
+struct Left {
+    data: PathBuf,
+    now: SystemTime,
+    status: OutputStatus,
+    /// Directories of the overlay that are still to be read.
+    dirs: Vec<PathBuf>,
+}
+
+impl Left {
+    fn directory(&mut self, tree: &Path, rel: &Path) -> io::Result<()> {
+        for entry in std::fs::read_dir(tree.join(rel))? {
+            let entry = entry?;
+            let name = rel.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                self.dirs.push(name);
+            } else if kind.is_symlink() {
+                let target = std::fs::read_link(entry.path())?;
+                let name = if entry.file_name() == REMOVED_DIR { rel } else { name.as_path() };
+                self.link(name, &entry.metadata()?, Link::parse(target.as_os_str().as_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, name: &Path, own: &Metadata, link: Option<Link<'_>>) {
+        let (state, bytes, since) = match link {
+            Some(Link::File(file)) => {
+                let data = std::fs::metadata(self.data.join(std::ffi::OsStr::from_bytes(&file.name())));
+                let Ok(data) = data else { return };
+                (PendingState::Waiting, data.len(), data.modified())
+            }
+            Some(Link::Clean(clean)) => {
+                self.status.clean_bytes += clean.size;
+                return;
+            }
+            Some(Link::Whiteout) => (PendingState::Removal, 0, own.modified()),
+            Some(Link::Symlink(_)) => (PendingState::Symlink, 0, own.modified()),
+            None => return,
+        };
+        let age = since.ok().and_then(|since| self.now.duration_since(since).ok()).unwrap_or_default();
+        self.status.pending += 1;
+        self.status.pending_bytes += bytes;
+        self.status.entries.push(PendingEntry {
+            path: name.to_string_lossy().into_owned(),
+            state,
+            bytes,
+            copied: 0,
+            age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            why: None,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monarch_abi::outputs::names::{Clean, Staged, WHITEOUT, clean_text, file_text};
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// A tier with a staging directory, and that directory.
+    fn tier() -> (tempfile::TempDir, PathBuf) {
+        let tier = tempfile::tempdir().unwrap();
+        let staging = tier.path().join("outputs/0123456789abcdef");
+        fs::create_dir_all(staging.join("data")).unwrap();
+        fs::create_dir_all(staging.join("tree/run/gone")).unwrap();
+        (tier, staging)
+    }
+
+    fn link(at: &Path, text: &[u8]) {
+        symlink(OsStr::from_bytes(text), at).unwrap();
+    }
+
+    #[test]
+    fn files_deletions_and_links_that_are_not_published_are_found() {
+        let (tier, staging) = tier();
+        fs::write(staging.join("root"), r#"{"root":"/scratch/run","tier":"nvme","node":"n1","uid":7}"#).unwrap();
+        let file = Staged { id: 3, dev: 1, ino: 2, uid: 7, gid: 7 };
+        fs::write(staging.join("data").join(OsStr::from_bytes(&file.name())), "12345").unwrap();
+        let clean = Clean { file: Staged { id: 1, ..file }, size: 1000, mtime_ns: 0, ctime_ns: 0 };
+        let tree = staging.join("tree");
+        link(&tree.join("run/model.pt"), &file_text(&file));
+        link(&tree.join("run/old.pt"), WHITEOUT);
+        link(&tree.join("latest"), b"Lrun");
+        link(&tree.join("published.pt"), &clean_text(&clean));
+        link(&tree.join("run/gone").join(REMOVED_DIR), WHITEOUT);
+        let found = read(tier.path()).unwrap();
+        let [status] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((status.path.as_path(), &status.staging), (Path::new("/scratch/run"), &staging));
+        assert_eq!((status.tier.as_str(), status.is_volatile), ("nvme", false));
+        assert_eq!((status.pending, status.pending_bytes, status.clean_bytes), (4, 5, 1000));
+        let mut names: Vec<_> = status.entries.iter().map(|e| (e.path.as_str(), e.state, e.bytes)).collect();
+        names.sort_unstable_by_key(|(path, ..)| *path);
+        assert_eq!(
+            names,
+            [
+                ("latest", PendingState::Symlink, 0),
+                ("run/gone", PendingState::Removal, 0),
+                ("run/model.pt", PendingState::Waiting, 5),
+                ("run/old.pt", PendingState::Removal, 0),
+            ]
+        );
+        assert!(status.is_pending() && status.oldest_ms.is_some_and(|ms| ms < 60_000), "{status:?}");
+    }
+
+    #[test]
+    fn a_root_whose_name_is_not_utf_8_is_told_exactly() {
+        let (tier, staging) = tier();
+        fs::write(staging.join("root"), r#"{"root":"/a�","root_bytes":"2f61ff"}"#).unwrap();
+        assert_eq!(read(tier.path()).unwrap()[0].path, Path::new(OsStr::from_bytes(b"/a\xff")));
+    }
+
+    #[test]
+    fn a_tier_without_outputs_has_none_and_unfinished_directories_are_left_out() {
+        let (tier, _) = tier();
+        assert!(read(tier.path()).unwrap().is_empty(), "no file `root`");
+        assert!(read(&tier.path().join("nowhere")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,78 @@
+//! Modes, owners, times and lengths of staged files that are set by their paths.
+
+use super::answer::{Answer, Result};
+use super::barrier;
+use super::journal::{About, Journal};
+use super::kernel;
+use super::lookup::{Found, lookup};
+use super::open::forget_clean;
+use super::place::Place;
+use super::tree::{self, Entry};
+use core::ffi::{CStr, c_int};
+use monarch_abi::outputs::record::{Op, flag};
+use monarch_guest::errno;
+
+/// Sets attributes of a pending file by `call`, which gets the path of the staged file.
+pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
+    let file = match lookup(place, follow)? {
+        Found::Entry(Entry::File(file)) => file,
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+        Found::Entry(Entry::Clean(_)) => {
+            // The published file will be another one than was copied.
+            forget_clean(place)?;
+            return Ok(Answer::Plain);
+        }
+        Found::Entry(Entry::Symlink(_)) => {
+            barrier::wait_for_all(&place.root);
+            return Ok(Answer::Plain);
+        }
+        Found::Entry(_) => return Ok(Answer::Plain),
+        Found::Elsewhere(mut path) => return done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?)),
+    };
+    let root = place.root;
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    let journal = Journal::lock(&root)?;
+    if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
+        return Ok(Answer::Plain);
+    }
+    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+    let owner = || kernel::lstat(path).map(|st| (st.st_uid, st.st_gid));
+    let before = owner();
+    let result = call(path);
+    if result == 0 {
+        let flags = if owner() == before { 0 } else { flag::OWNER };
+        journal.append(Op::Attributes, About { id: file.id, flags }, place.rel(), b"")?;
+    }
+    done(result)
+}
+
+/// The result of a function of the C library, with its errno.
+fn done(result: c_int) -> Result<Answer<c_int>> {
+    if result < 0 { Err(errno::errno()) } else { Ok(Answer::Done(result)) }
+}
+
+/// truncate(2).
+pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
+    let file = match lookup(place, true)? {
+        Found::Entry(Entry::File(file)) => file,
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+        Found::Entry(Entry::Clean(_)) => {
+            forget_clean(place)?;
+            return Ok(Answer::Plain);
+        }
+        _ => return Ok(Answer::Plain),
+    };
+    let root = place.root;
+    let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    let journal = Journal::lock(&root)?;
+    if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
+        return Ok(Answer::Plain);
+    }
+    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
+    journal.append(Op::Open, About { id: file.id, flags: flag::TRUNCATED }, place.rel(), &file.name())?;
+    let result = kernel::truncate(fd.0, len);
+    drop(fd);
+    journal.append(Op::Close, About { id: file.id, flags: 0 }, b"", b"")?;
+    result.map(|()| Answer::Done(0))
+}

@@ -1,0 +1,310 @@
+//! Creating a staged file: a hidden part file on the PFS, whose errors are the application's, and a
+//! file in the tier, whose descriptor it gets.
+
+use super::barrier;
+use super::descriptors;
+use super::journal::{About, Journal};
+use super::kernel::{self, Errno};
+use super::place::Place;
+use super::roots::Root;
+use super::tree::{self, Entry};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::names::{self, Staged};
+use monarch_abi::outputs::record::{Op, flag};
+use monarch_abi::outputs::state::flag as state_flag;
+use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
+use monarch_guest::absolute::Absolute;
+use monarch_guest::sys::{self, Fd};
+
+/// How often a part file gets another number when its name is taken, by a staging directory that
+/// was restored from a backup.
+const MAX_PART_TRIES: usize = 8;
+/// Flags with which a file is not staged.
+const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_PATH | libc::O_DIRECTORY | libc::O_ASYNC;
+/// Flags that are not passed on when the staged file is opened.
+pub(super) const NOT_PASSED_ON: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+
+/// How the application creates a file.
+#[derive(Clone, Copy)]
+pub struct Create {
+    /// Flags of open(2).
+    pub flags: c_int,
+    /// The mode, before umask.
+    pub mode: u32,
+}
+
+/// What became of an attempt to stage a file.
+pub enum Created {
+    /// The application's descriptor.
+    Fd(Fd),
+    /// The file is not staged: the PFS gets the call.
+    Through,
+    /// Another process was quicker: the overlay is to be looked at again.
+    Again,
+}
+
+impl Create {
+    const fn is_exclusive(self) -> bool {
+        self.flags & libc::O_EXCL != 0
+    }
+
+    /// Whether these flags create a file in a way that can be staged.
+    pub const fn can_be_staged(self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+            && self.flags & libc::O_CREAT != 0
+            && self.flags & (libc::O_TRUNC | libc::O_EXCL) != 0
+            && self.flags & NEVER == 0
+    }
+
+    /// Whether a file of this name is staged.
+    fn is_staged_name(self, root: &Root, name: &[u8]) -> bool {
+        let raw = root.state().flags.load(Ordering::Relaxed) & state_flag::RAW_CALLS != 0;
+        !name.is_empty()
+            && !is_hidden(name)
+            && !is_through(root, name)
+            && (raw || !through::is_raw_temporary(name, self.is_exclusive(), self.mode))
+    }
+}
+
+/// Whether a name is one that goes through to the PFS.
+pub fn is_through(root: &Root, name: &[u8]) -> bool {
+    root.map.patterns().any(|pattern| through::fits(pattern, name))
+}
+
+/// What the PFS has at the name.
+struct Target {
+    mode: u32,
+    gid: u32,
+}
+
+/// Creates a staged file at a place of which the overlay says `entry`. An error is the
+/// application's.
+pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, Errno> {
+    if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(&place.root, place.name()) {
+        return Ok(Created::Through);
+    }
+    if place.root.state().closed.load(Ordering::Acquire) != 0 {
+        return Ok(Created::Through);
+    }
+    if !place.parent().is_empty() && !tree::has_dir(&place.root, place.parent()) {
+        match place.follow_parent() {
+            // Another place than was looked up.
+            Ok(true) => return Ok(Created::Again),
+            Ok(false) => {}
+            Err(_) => return Ok(Created::Through),
+        }
+    }
+    let Some(target) = target(place, how, entry)? else { return Ok(Created::Through) };
+    let held = place.root.state().held_errno.load(Ordering::Acquire);
+    if held != 0 {
+        return Err(held as c_int);
+    }
+    if !has_room(&place.root) {
+        return Ok(Created::Through);
+    }
+    let made = stage(place, how, target.as_ref());
+    if !matches!(made, Ok(Created::Fd(_))) {
+        place.root.state().room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
+    }
+    match made {
+        // Of a file that is there the application may write the content without writing the
+        // directory.
+        Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Through),
+        made => made,
+    }
+}
+
+/// What the PFS has at the name: `Some(None)` for nothing (or what the job has removed), `None` if
+/// the file goes through.
+fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Target>>, Errno> {
+    if matches!(entry, Entry::Removed) {
+        return Ok(Some(None));
+    }
+    let mut path = place.on_pfs()?;
+    let st = match kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
+        Ok(st) => st,
+        Err(libc::ENOENT) => return Ok(Some(None)),
+        Err(_) => return Ok(None),
+    };
+    let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
+    let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
+    if how.is_exclusive() || !is_plain || !is_ours {
+        return Ok(None);
+    }
+    Ok(Some(Some(Target { mode: st.st_mode & 0o7777, gid: st.st_gid })))
+}
+
+/// Takes the first bytes of a file from the room. If there is too little, the creator waits until
+/// what is before it is published, so that a file which then goes through overtakes nothing.
+fn has_room(root: &Root) -> bool {
+    if root.map.take_room(FIRST_RESERVATION) {
+        return true;
+    }
+    let state = root.state();
+    state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
+    root.map.notify_agent();
+    barrier::wait_until(root, |root| {
+        state.room.load(Ordering::Acquire) >= FIRST_RESERVATION
+            || !root.map.is_pending()
+            || state.closed.load(Ordering::Acquire) != 0
+    });
+    let less = |wanted: u64| Some(wanted.saturating_sub(FIRST_RESERVATION));
+    let _ = state.wanted_room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    root.map.take_room(FIRST_RESERVATION)
+}
+
+/// A file that is removed again unless it is kept.
+struct Unfinished(Option<Absolute>);
+
+impl Unfinished {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.as_mut().and_then(|p| p.c_str()) {
+            let _ = kernel::unlink(path, 0);
+        }
+    }
+}
+
+fn stage(place: &Place, how: Create, target: Option<&Target>) -> Result<Created, Errno> {
+    let root = &place.root;
+    let (id, part, st) = make_part(place, how, target)?;
+    let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
+    // The tier's own errors are not the application's.
+    let Ok(fd) = path.c_str().ok_or(libc::ENAMETOOLONG).and_then(|path| kernel::open(path, flags, 0o600)) else {
+        return Ok(Created::Through);
+    };
+    let data = Unfinished(Some(path));
+    // (What the agent changes of the part's owner is what differs from this later.)
+    if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
+        return Ok(Created::Through);
+    }
+    match enter(place, &file, target.is_some()) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Created::Again),
+        Err(_) => return Ok(Created::Through),
+    }
+    data.keep();
+    part.keep();
+    descriptors::opened(fd.0);
+    Ok(Created::Fd(fd))
+}
+
+/// Gives a staged file the owner of its part file.
+fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
+    let st = sys::fstat_local(fd.0).ok_or(libc::EIO)?;
+    if (st.st_uid, st.st_gid) == (part.st_uid, part.st_gid) {
+        return Ok(());
+    }
+    kernel::set_owner(fd.0, part.st_uid, part.st_gid)
+}
+
+/// Makes the part file in the directory of the place, with the attributes that the file will have.
+fn make_part(place: &Place, how: Create, target: Option<&Target>) -> Result<(u64, Unfinished, libc::stat64), Errno> {
+    let state = place.root.state();
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
+    for _ in 0..MAX_PART_TRIES {
+        let id = state.next_id.fetch_add(1, Ordering::AcqRel);
+        let mut path = place.parent_on_pfs()?;
+        path.append(&names::part_name(state.instance.load(Ordering::Relaxed), id)).ok_or(libc::ENAMETOOLONG)?;
+        let part = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
+            Ok(part) => part,
+            Err(libc::EEXIST) => continue,
+            Err(e) => return Err(e),
+        };
+        let unfinished = Unfinished(Some(path));
+        let mut st = sys::fstat(part.0).ok_or(libc::EIO)?;
+        if let Some(target) = target {
+            if st.st_gid != target.gid {
+                kernel::set_owner(part.0, u32::MAX, target.gid)?;
+            }
+            if st.st_mode & 0o7777 != target.mode {
+                kernel::fchmod(part.0, target.mode)?;
+            }
+            (st.st_gid, st.st_mode) = (target.gid, st.st_mode & libc::S_IFMT | target.mode);
+        }
+        return Ok((id, unfinished, st));
+    }
+    Err(libc::EEXIST)
+}
+
+/// Enters a new file in overlay and journal; `false` if another process has entered one meanwhile.
+fn enter(place: &Place, file: &Staged, published: bool) -> Result<bool, Errno> {
+    let root = &place.root;
+    let journal = Journal::lock(root)?;
+    let before = tree::read(root, place.rel())?;
+    if matches!(before, Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir) {
+        return Ok(false);
+    }
+    let published = published || matches!(before, Entry::Removed | Entry::Clean(_));
+    let flags = flag::NEW | if published { flag::PUBLISHED } else { 0 };
+    tree::put(place, &before, &tree::file_text(file))?;
+    let appended = journal.append(Op::Open, About { id: file.id, flags }, place.rel(), &file.name());
+    if let Err(e) = appended {
+        // Nothing has happened then.
+        let _ = match before {
+            Entry::Removed => tree::put(place, &Entry::File(*file), names::WHITEOUT),
+            Entry::Clean(ref clean) => tree::put(place, &Entry::File(*file), &names::clean_text(clean)),
+            _ => tree::take(place, &Entry::File(*file)),
+        };
+        return Err(e);
+    }
+    if let Entry::Clean(clean) = before {
+        drop_data(root, &clean.file);
+    }
+    Ok(true)
+}
+
+/// Replaces a pending file that is closed, and behind which other entries stand, by a new one of
+/// the same name.
+pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errno> {
+    let root = &place.root;
+    let held = root.state().held_errno.load(Ordering::Acquire);
+    if held != 0 {
+        return Err(held as c_int);
+    }
+    if !has_room(root) {
+        return Ok(Created::Through);
+    }
+    let mut data = root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?;
+    let st = kernel::lstat(data.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid };
+    let (id, part, st) = make_part(place, how, Some(&target))?;
+    let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
+    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0o600)?;
+    let data = Unfinished(Some(path));
+    set_owner(&fd, &st)?;
+    kernel::fchmod(fd.0, target.mode | STAGED_MODE)?;
+    {
+        let journal = Journal::lock(root)?;
+        let before = tree::read(root, place.rel())?;
+        if !matches!(&before, Entry::File(file) if file.id == old.id) {
+            return Ok(Created::Again);
+        }
+        journal.append(Op::Open, About { id, flags: flag::NEW | flag::PUBLISHED }, place.rel(), &file.name())?;
+        tree::put(place, &before, &tree::file_text(&file))?;
+    }
+    data.keep();
+    part.keep();
+    descriptors::opened(fd.0);
+    Ok(Created::Fd(fd))
+}
+
+/// Removes a staged file that no entry needs any more.
+pub fn drop_data(root: &Root, file: &Staged) {
+    if let Some(mut path) = root.data(&file.name())
+        && let Some(path) = path.c_str()
+    {
+        let _ = kernel::unlink(path, 0);
+    }
+}

@@ -1,0 +1,168 @@
+//! Descriptors of staged files.
+//!
+//! A bit for each number says that a staged file may have been opened for writing there: a hint,
+//! which spares `close` a question to the kernel. What a descriptor is, the kernel says: a regular
+//! file on the device of a staging directory with [`STAGED_MODE`], whose path holds its name.
+
+use super::journal::{About, Journal};
+use super::roots::{self, Root};
+use crate::descriptor_path::path_even_if_removed;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::Op;
+use monarch_abi::outputs::{DATA, STAGED_MODE};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::{errno, process, sys};
+
+/// Descriptors that have a bit. Of files with higher numbers the agent finds out by itself when
+/// they are closed.
+const MAX_MARKED: usize = 4096;
+
+static BITS: [AtomicU64; MAX_MARKED / 64] = [const { AtomicU64::new(0) }; MAX_MARKED / 64];
+/// Bits that are set.
+static MARKED: AtomicU32 = AtomicU32::new(0);
+
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((BITS.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Whether any descriptor of this process may be of a staged file.
+#[inline]
+pub fn any() -> bool {
+    MARKED.load(Ordering::Relaxed) != 0
+}
+
+/// Whether a descriptor may be of a staged file that was opened for writing.
+#[inline]
+pub fn may_be_staged(fd: c_int) -> bool {
+    any() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// A staged file was opened for writing.
+pub fn opened(fd: c_int) {
+    if let Some((word, bit)) = bit(fd)
+        && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    {
+        MARKED.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn unmark(fd: c_int) {
+    if let Some((word, bit)) = bit(fd)
+        && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    {
+        MARKED.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A descriptor was duplicated.
+#[inline]
+pub fn duplicated(old: c_int, new: c_int) {
+    if new >= 0 && may_be_staged(old) {
+        opened(new);
+    }
+}
+
+/// Calls `visit` for each descriptor from `first` to `last` that may be of a staged file.
+pub fn each_marked(first: c_int, last: c_int, mut visit: impl FnMut(c_int)) {
+    if !any() {
+        return;
+    }
+    let end = (MAX_MARKED as c_int).min(last.saturating_add(1));
+    (first.max(0)..end).filter(|&fd| may_be_staged(fd)).for_each(&mut visit);
+}
+
+/// The staged file that an open file is.
+pub fn staged(ctx: &Ctx, fd: c_int) -> Option<(Root, Staged)> {
+    is_marked_mode(ctx, &sys::fstat_local(fd)?).then(|| named(ctx, fd))?
+}
+
+/// Whether these are attributes that staged files have.
+pub fn is_marked_mode(ctx: &Ctx, st: &libc::stat64) -> bool {
+    st.st_mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE && roots::staged_on_device(ctx, st.st_dev)
+}
+
+/// The staged file of a descriptor with such attributes, by its path.
+pub fn named(ctx: &Ctx, fd: c_int) -> Option<(Root, Staged)> {
+    let mut path = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { path.fill(|out| path_even_if_removed(fd, out)) }?;
+    let (root, rest) = roots::of_staged(ctx, path.get())?;
+    let name = rest.strip_prefix(b"/")?.strip_prefix(DATA.as_bytes())?.strip_prefix(b"/")?;
+    Some((root, Staged::parse(name)?))
+}
+
+/// A staged file whose descriptor is being closed.
+pub struct Closing {
+    root: Root,
+    file: Staged,
+}
+
+/// Before a descriptor is closed that may be of a staged file.
+#[cold]
+#[inline(never)]
+pub fn closing(fd: c_int) -> Option<Closing> {
+    // A child of `vfork` shares this memory, and its descriptors are its own.
+    if process::number() != 0 && process::number() != sys::pid() {
+        return None;
+    }
+    let saved = errno::errno();
+    let file = ctx::for_outputs().and_then(|ctx| {
+        let writes = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY;
+        if writes { staged(&ctx, fd) } else { None }
+    });
+    unmark(fd);
+    errno::set_errno(saved);
+    file.map(|(root, file)| Closing { root, file })
+}
+
+impl Closing {
+    /// After it was closed.
+    pub fn done(self) {
+        let saved = errno::errno();
+        if let Ok(journal) = Journal::lock(&self.root) {
+            let _ = journal.append(Op::Close, About { id: self.file.id, flags: 0 }, b"", b"");
+        }
+        errno::set_errno(saved);
+    }
+}
+
+/// Closes a descriptor by `call`.
+#[inline]
+pub fn close<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
+    if !may_be_staged(fd) {
+        return call();
+    }
+    let closing = closing(fd);
+    let result = call();
+    if let Some(closing) = closing {
+        closing.done();
+    }
+    result
+}
+
+/// This process is about to end in order: what it has open is closed by the kernel.
+pub fn ending() {
+    each_marked(0, c_int::MAX, |fd| {
+        if let Some(closing) = closing(fd) {
+            closing.done();
+        }
+    });
+}
+
+/// Attributes of a staged file change by a descriptor: the agent has to know if it has published
+/// the file already. `flags` are those of the record.
+pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {
+    let saved = errno::errno();
+    if result == 0
+        && let Some(ctx) = ctx::for_outputs()
+        && let Some((root, file)) = staged(&ctx, fd)
+        && let Ok(journal) = Journal::lock(&root)
+    {
+        let _ = journal.append(Op::Attributes, About { id: file.id, flags }, b"", b"");
+    }
+    errno::set_errno(saved);
+}

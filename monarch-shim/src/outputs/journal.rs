@@ -1,0 +1,84 @@
+//! The journal of an output root: one process of the node at a time changes the overlay and appends
+//! what it did.
+
+use super::kernel::{self, Errno, SignalsBlocked};
+use super::roots::Root;
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::record::{self, Header, Op};
+use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
+use monarch_guest::sys::{self, Fd};
+
+/// The journal, locked. No signal handler of this thread runs meanwhile: it might want the lock.
+pub struct Journal<'r> {
+    root: &'r Root,
+    file: Fd,
+    _signals: SignalsBlocked,
+}
+
+/// What a record says beside its texts.
+#[derive(Clone, Copy, Default)]
+pub struct About {
+    /// The staged file, or 0.
+    pub id: u64,
+    /// Bits of [`record::flag`].
+    pub flags: u16,
+}
+
+impl<'r> Journal<'r> {
+    /// Waits for the lock.
+    pub fn lock(root: &'r Root) -> Result<Self, Errno> {
+        let signals = SignalsBlocked::new();
+        let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
+        let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+        let file = kernel::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0)?;
+        if !sys::lock(file.0, libc::LOCK_EX) {
+            return Err(libc::ENOLCK);
+        }
+        Ok(Self { root, file, _signals: signals })
+    }
+
+    /// Appends a record.
+    pub fn append(&self, op: Op, about: About, a: &[u8], b: &[u8]) -> Result<(), Errno> {
+        let state = self.root.state();
+        let len = record::len(a.len(), b.len()).ok_or(libc::ENAMETOOLONG)?;
+        let mut room = Scratch::take();
+        let base = room.bytes().ok_or(libc::ENOMEM)?.as_mut_ptr().cast::<u8>();
+        // SAFETY: a block holds a record of any length, and as many bytes of it are written here.
+        let out = unsafe {
+            base.write_bytes(0, len.min(BLOCK_BYTES));
+            core::slice::from_raw_parts_mut(base, len.min(BLOCK_BYTES))
+        };
+        let seq = state.seq.load(Ordering::Acquire).wrapping_add(1);
+        let header = Header {
+            seq,
+            id: about.id,
+            flags: about.flags,
+            time_ns: kernel::now_ns(),
+            pid: sys::pid(),
+            ..Header::default()
+        };
+        let record = record::write(out, header, op, a, b).ok_or(libc::ENAMETOOLONG)?;
+        let tail = state.tail.load(Ordering::Acquire);
+        kernel::write_all_at(self.file.0, record, tail)?;
+        state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
+        state.last_id.store(about.id, Ordering::Relaxed);
+        if op != Op::Open {
+            state.last_entry.store(seq, Ordering::Release);
+        }
+        state.seq.store(seq, Ordering::Release);
+        self.root.map.notify_agent();
+        Ok(())
+    }
+
+    /// Writes what was appended to the disk.
+    pub fn sync(&self) -> Result<(), Errno> {
+        kernel::sync(self.file.0)
+    }
+}
+
+impl Drop for Journal<'_> {
+    fn drop(&mut self) {
+        // At once, not by the close: a child forked meanwhile has the descriptor, too.
+        let _ = sys::lock(self.file.0, libc::LOCK_UN);
+    }
+}

@@ -1,0 +1,198 @@
+//! System calls about names, with their errors: no wrapper of libc in between, errno untouched.
+
+use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::sys::{Fd, call};
+
+/// An errno.
+pub type Errno = c_int;
+
+/// The working directory, for calls with absolute paths.
+const HERE: usize = libc::AT_FDCWD as isize as usize;
+
+fn result(done: isize) -> Result<usize, Errno> {
+    usize::try_from(done).map_err(|_| -done as c_int)
+}
+
+/// The text of the symbolic link at an absolute path.
+pub fn read_link(path: &CStr) -> Result<PathBuffer, Errno> {
+    let mut text = PathBuffer::front();
+    let mut failed = libc::ENOMEM;
+    let fill = |out: &mut MaybeUninit<[u8; monarch_abi::PATH_MAX]>| {
+        let args = [HERE, path.as_ptr() as usize, out.as_mut_ptr() as usize, monarch_abi::PATH_MAX, 0, 0];
+        // SAFETY: a C string, and a buffer as long as said.
+        match result(unsafe { call(libc::SYS_readlinkat, args) }) {
+            Ok(len) => Some(len),
+            Err(e) => {
+                failed = e;
+                None
+            }
+        }
+    };
+    // SAFETY: as many bytes are written as the kernel says.
+    match unsafe { text.fill(fill) } {
+        Some(()) => Ok(text),
+        None => Err(failed),
+    }
+}
+
+/// symlinkat(2).
+pub fn symlink(text: &CStr, path: &CStr) -> Result<(), Errno> {
+    // SAFETY: C strings.
+    result(unsafe { call(libc::SYS_symlinkat, [text.as_ptr() as usize, HERE, path.as_ptr() as usize, 0, 0, 0]) })
+        .map(drop)
+}
+
+/// renameat(2).
+pub fn rename(from: &CStr, to: &CStr) -> Result<(), Errno> {
+    // SAFETY: C strings.
+    result(unsafe { call(libc::SYS_renameat, [HERE, from.as_ptr() as usize, HERE, to.as_ptr() as usize, 0, 0]) })
+        .map(drop)
+}
+
+/// unlinkat(2); `flags` as there.
+pub fn unlink(path: &CStr, flags: c_int) -> Result<(), Errno> {
+    // SAFETY: a C string.
+    result(unsafe { call(libc::SYS_unlinkat, [HERE, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// mkdirat(2), for the user alone.
+pub fn mkdir(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: a C string.
+    result(unsafe { call(libc::SYS_mkdirat, [HERE, path.as_ptr() as usize, 0o700, 0, 0, 0]) }).map(drop)
+}
+
+/// openat(2) of an absolute path.
+pub fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
+    open_at(libc::AT_FDCWD, path, flags, mode)
+}
+
+/// openat(2).
+pub fn open_at(dirfd: c_int, path: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
+    let args = [dirfd as isize as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0];
+    // SAFETY: a C string.
+    result(unsafe { call(libc::SYS_openat, args) }).map(|fd| Fd(fd as c_int))
+}
+
+/// fstatat(2).
+pub fn stat_at(dirfd: c_int, path: &CStr, flags: c_int) -> Result<libc::stat64, Errno> {
+    let mut st = MaybeUninit::<libc::stat64>::uninit();
+    let args =
+        [dirfd as isize as usize, path.as_ptr() as usize, st.as_mut_ptr() as usize, flags as isize as usize, 0, 0];
+    // SAFETY: a C string and a buffer of the right type; filled when the call says so.
+    unsafe { result(call(libc::SYS_newfstatat, args)).map(|_| st.assume_init()) }
+}
+
+/// lstat(2).
+pub fn lstat(path: &CStr) -> Result<libc::stat64, Errno> {
+    stat_at(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// faccessat2(2), or what older kernels have of it.
+pub fn access(path: &CStr, mode: c_int, flags: c_int) -> Result<(), Errno> {
+    const SYS_FACCESSAT2: i64 = 439;
+    // SAFETY: a C string.
+    let done =
+        unsafe { call(SYS_FACCESSAT2, [HERE, path.as_ptr() as usize, mode as usize, flags as isize as usize, 0, 0]) };
+    if done != -(libc::ENOSYS as isize) {
+        return result(done).map(drop);
+    }
+    // SAFETY: as above.
+    result(unsafe { call(libc::SYS_faccessat, [HERE, path.as_ptr() as usize, mode as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// fchmod(2).
+pub fn fchmod(fd: c_int, mode: u32) -> Result<(), Errno> {
+    // SAFETY: a plain descriptor call.
+    result(unsafe { call(libc::SYS_fchmod, [fd as usize, mode as usize, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// fchown(2).
+pub fn set_owner(fd: c_int, uid: u32, gid: u32) -> Result<(), Errno> {
+    // SAFETY: a plain descriptor call.
+    result(unsafe { call(libc::SYS_fchown, [fd as usize, uid as usize, gid as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// ftruncate(2).
+pub fn truncate(fd: c_int, len: u64) -> Result<(), Errno> {
+    // SAFETY: a plain descriptor call.
+    result(unsafe { call(libc::SYS_ftruncate, [fd as usize, len as usize, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// fdatasync(2).
+pub fn sync(fd: c_int) -> Result<(), Errno> {
+    // SAFETY: a plain descriptor call.
+    result(unsafe { call(libc::SYS_fdatasync, [fd as usize, 0, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// Writes all of it at an offset.
+pub fn write_all_at(fd: c_int, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let args = [fd as usize, bytes.as_ptr() as usize, bytes.len(), at as usize, 0, 0];
+        // SAFETY: as many bytes are there.
+        match result(unsafe { call(libc::SYS_pwrite64, args) }) {
+            Ok(0) => return Err(libc::EIO),
+            Ok(n) => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                at += n as u64;
+            }
+            Err(libc::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel knows a writer of a file, by a descriptor that only reads it: then it grants
+/// no lease for reading. Where it has no leases, a writer is assumed.
+pub fn has_writer(fd: c_int) -> bool {
+    /// Which signal tells of a lease that is being broken: SIGIO would end the process, SIGURG is
+    /// ignored unless it is asked for.
+    const F_SETSIG: usize = 10;
+    // SAFETY: plain descriptor calls.
+    unsafe {
+        call(libc::SYS_fcntl, [fd as usize, F_SETSIG, libc::SIGURG as usize, 0, 0, 0]);
+        if call(libc::SYS_fcntl, [fd as usize, libc::F_SETLEASE as usize, libc::F_RDLCK as usize, 0, 0, 0]) != 0 {
+            return true;
+        }
+        call(libc::SYS_fcntl, [fd as usize, libc::F_SETLEASE as usize, libc::F_UNLCK as usize, 0, 0, 0]);
+    }
+    false
+}
+
+/// Reads entries of a directory into a buffer; the bytes that were filled, 0 at the end.
+pub fn list(fd: c_int, out: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: a buffer as long as said.
+    result(unsafe { call(libc::SYS_getdents64, [fd as usize, out.as_mut_ptr() as usize, out.len(), 0, 0, 0]) })
+}
+
+/// All signals blocked in this thread until the value is dropped.
+pub struct SignalsBlocked(u64);
+
+impl SignalsBlocked {
+    /// Blocks them.
+    pub fn new() -> Self {
+        let (all, mut before) = (u64::MAX, 0u64);
+        let args = [libc::SIG_SETMASK as usize, (&raw const all) as usize, (&raw mut before) as usize, 8, 0, 0];
+        // SAFETY: masks as long as said.
+        unsafe { call(libc::SYS_rt_sigprocmask, args) };
+        Self(before)
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        let args = [libc::SIG_SETMASK as usize, (&raw const self.0) as usize, 0, 8, 0, 0];
+        // SAFETY: a mask as long as said.
+        unsafe { call(libc::SYS_rt_sigprocmask, args) };
+    }
+}
+
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the buffer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut t) };
+    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+}

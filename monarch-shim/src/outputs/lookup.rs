@@ -1,0 +1,124 @@
+//! What a path means on this node: the overlay first, links followed as the kernel would.
+
+use super::kernel::{self, Errno};
+use super::place::{Place, split};
+use super::tree::{self, Entry};
+use core::sync::atomic::Ordering;
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::absolute::Absolute;
+
+/// Most symbolic links that a path may go through, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// What a path leads to.
+pub enum Found {
+    /// The overlay says this of the place, which may be another one than at first.
+    Entry(Entry),
+    /// A link that only the overlay has leads here, where the PFS is to be asked.
+    Elsewhere(Absolute),
+}
+
+/// What a place means. With `follow` a link in the last component is followed, as it is where the
+/// path ends with a slash.
+pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
+    let follow = follow || place.is_dir_path;
+    let (mut is_canonical, mut by_overlay) = (false, false);
+    for _ in 0..MAX_LINKS {
+        let state = place.root.state();
+        if state.entries.load(Ordering::Acquire) == 0 || place.rel().is_empty() {
+            return nothing(place, by_overlay);
+        }
+        match tree::read(&place.root, place.rel())? {
+            Entry::Nothing if state.pending.load(Ordering::Acquire) == 0 => return nothing(place, by_overlay),
+            Entry::Nothing => {
+                if place.parent().is_empty() || tree::has_dir(&place.root, place.parent()) {
+                    if matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
+                        return Ok(Found::Entry(Entry::Removed));
+                    }
+                } else if !is_canonical {
+                    is_canonical = true;
+                    match place.follow_parent() {
+                        Ok(true) => continue,
+                        Ok(false) => {}
+                        Err(libc::ENOENT) if through_link(place)? => {
+                            (is_canonical, by_overlay) = (false, true);
+                            continue;
+                        }
+                        // The kernel says why, or leads out of the root.
+                        Err(_) => return nothing(place, by_overlay),
+                    }
+                }
+                let target = if follow { pfs_link(place)? } else { None };
+                let Some(target) = target else { return nothing(place, by_overlay) };
+                match to_target(place, target.get())? {
+                    None => is_canonical = false,
+                    Some(elsewhere) if by_overlay => return Ok(Found::Elsewhere(elsewhere)),
+                    Some(_) => return Ok(Found::Entry(Entry::Nothing)),
+                }
+            }
+            Entry::Symlink(target) if follow => {
+                (is_canonical, by_overlay) = (false, true);
+                if let Some(elsewhere) = to_target(place, target.get())? {
+                    return Ok(Found::Elsewhere(elsewhere));
+                }
+            }
+            // The PFS has it, but not the link that led here.
+            Entry::Directory | Entry::Clean(_) if by_overlay => return place.on_pfs().map(Found::Elsewhere),
+            entry => return Ok(Found::Entry(entry)),
+        }
+    }
+    Err(libc::ELOOP)
+}
+
+fn nothing(place: &Place, by_overlay: bool) -> Result<Found, Errno> {
+    if by_overlay { place.on_pfs().map(Found::Elsewhere) } else { Ok(Found::Entry(Entry::Nothing)) }
+}
+
+/// The target of the symbolic link that the PFS has at a place.
+fn pfs_link(place: &Place) -> Result<Option<PathBuffer>, Errno> {
+    let mut path = place.on_pfs()?;
+    Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
+}
+
+/// Goes on where a link at the place leads. Returns the path if that is not below an output root.
+fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, Errno> {
+    let path = if target.first() == Some(&b'/') {
+        let mut path = PathBuffer::front();
+        path.append(target).ok_or(libc::ENAMETOOLONG)?;
+        Absolute(path)
+    } else {
+        let mut path = place.parent_on_pfs()?;
+        path.append(target).ok_or(libc::ENAMETOOLONG)?;
+        path
+    };
+    match Place::absolute(&place.root.ctx, path.get()) {
+        Some(next) => {
+            *place = next;
+            Ok(None)
+        }
+        None => Ok(Some(path)),
+    }
+}
+
+/// Replaces the first directory of a place that is a link of the overlay by its target; whether
+/// there was one.
+fn through_link(place: &mut Place) -> Result<bool, Errno> {
+    let rel = place.rel();
+    for (end, _) in rel.iter().enumerate().filter(|(_, c)| **c == b'/') {
+        let (above, below) = (rel.get(..end).unwrap_or_default(), rel.get(end..).unwrap_or_default());
+        let Entry::Symlink(target) = tree::read(&place.root, above)? else { continue };
+        let mut path = if target.get().first() == Some(&b'/') {
+            Absolute(PathBuffer::front())
+        } else {
+            let mut dir = place.root.on_pfs(split(above).0).ok_or(libc::ENAMETOOLONG)?;
+            dir.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+            dir
+        };
+        path.0.append(target.get()).ok_or(libc::ENAMETOOLONG)?;
+        path.0.append(below).ok_or(libc::ENAMETOOLONG)?;
+        let Some(next) = Place::absolute(&place.root.ctx, path.get()) else { return Ok(false) };
+        *place = next;
+        return Ok(true);
+    }
+    Ok(false)
+}

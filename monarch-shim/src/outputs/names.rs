@@ -1,0 +1,421 @@
+//! Names below an output root that are removed, renamed, linked or made.
+
+use super::answer::{Answer, Result};
+use super::barrier;
+use super::create::{drop_data, is_through};
+use super::journal::{About, Journal};
+use super::kernel::{self, Errno};
+use super::listing;
+use super::lookup::{Found, lookup};
+use super::place::Place;
+use super::roots::Root;
+use super::tree::{self, Entry};
+use core::ffi::CStr;
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::names::{self, Staged};
+use monarch_abi::outputs::record::{Op, flag};
+
+/// Whether anything below the root is not as the PFS has it.
+fn is_quiet(root: &Root) -> bool {
+    root.state().entries.load(Ordering::Acquire) == 0 && !root.map.is_pending()
+}
+
+/// What the overlay says of a name, whose directory is followed.
+fn entry_at(place: &mut Place) -> Result<Entry> {
+    Ok(match lookup(place, false)? {
+        Found::Entry(entry) => entry,
+        Found::Elsewhere(_) => Entry::Nothing,
+    })
+}
+
+/// What the PFS has at a place.
+fn on_pfs(place: &Place) -> core::result::Result<libc::stat64, Errno> {
+    let mut path = place.on_pfs()?;
+    kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?)
+}
+
+/// Whether the directory of a place may be changed.
+fn may_change_directory(place: &Place) -> Result<()> {
+    let mut path = place.parent_on_pfs()?;
+    kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::W_OK | libc::X_OK, libc::AT_EACCESS)
+}
+
+/// Whether the PFS has a file at a place by which a staged file was published or is being
+/// published.
+fn is_published(place: &Place, file: &Staged) -> bool {
+    on_pfs(place).is_ok() || place.root.state().publishing.load(Ordering::Acquire) == file.id
+}
+
+fn is_dir(st: &libc::stat64) -> bool {
+    st.st_mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+/// How often a call looks again when other processes change the name meanwhile.
+const MAX_TRIES: usize = 100;
+
+/// What is known about a name before the lock is taken: no call of the PFS is made under it.
+struct Removal {
+    /// Whether the PFS has, or is about to have, a file of that name.
+    published: bool,
+    /// Whether the removal has to wait for its turn.
+    waits: bool,
+}
+
+impl Removal {
+    /// Asks the PFS. An error is that of the call.
+    fn of(place: &Place, entry: &Entry) -> Result<Self> {
+        Ok(match entry {
+            Entry::File(file) => {
+                may_change_directory(place)?;
+                Self { published: is_published(place, file), waits: true }
+            }
+            Entry::Symlink(_) => {
+                may_change_directory(place)?;
+                // The agent may be making the link just now.
+                Self { published: true, waits: true }
+            }
+            _ => Self { published: true, waits: waits(place)? },
+        })
+    }
+}
+
+/// Whether two looks at the overlay have found the same.
+fn is_same(a: &Entry, b: &Entry) -> bool {
+    match (a, b) {
+        (Entry::File(a), Entry::File(b)) => a.id == b.id,
+        (Entry::Clean(a), Entry::Clean(b)) => a.file.id == b.file.id,
+        _ => core::mem::discriminant(a) == core::mem::discriminant(b),
+    }
+}
+
+/// unlink(2).
+pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
+    let root = place.root;
+    if is_quiet(&root) || place.rel().is_empty() || place.is_dir_path {
+        return Ok(Answer::Plain);
+    }
+    for _ in 0..MAX_TRIES {
+        let entry = entry_at(place)?;
+        match entry {
+            Entry::Removed => return Err(libc::ENOENT),
+            Entry::Directory | Entry::RemovedDir => return Ok(Answer::Plain),
+            _ => {}
+        }
+        let known = Removal::of(place, &entry)?;
+        if !known.waits && matches!(entry, Entry::Nothing) {
+            return Ok(Answer::Plain);
+        }
+        if let Some(answer) = remove(place, &entry, &known)? {
+            if let Entry::File(file) = &entry {
+                remove_part(place, file.id);
+            }
+            return Ok(answer);
+        }
+    }
+    Ok(Answer::Plain)
+}
+
+/// Removes a name, if the overlay still says the same of it.
+fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer<()>>> {
+    let root = &place.root;
+    let journal = Journal::lock(root)?;
+    if !is_same(&tree::read(root, place.rel())?, entry) {
+        return Ok(None);
+    }
+    let (id, data) = match entry {
+        Entry::File(file) => (file.id, Some(*file)),
+        Entry::Clean(clean) => (0, Some(clean.file)),
+        _ => (0, None),
+    };
+    let publishing = root.state().publishing.load(Ordering::Acquire);
+    let published = known.published || id != 0 && publishing == id;
+    if known.waits {
+        let flags = if published { flag::PUBLISHED } else { 0 };
+        journal.append(Op::Unlink, About { id, flags }, place.rel(), b"")?;
+    }
+    if known.waits && published { tree::put(place, entry, names::WHITEOUT) } else { tree::take(place, entry) }?;
+    if let Some(file) = data {
+        drop_data(root, &file);
+    }
+    Ok(Some(if known.waits { Answer::Done(()) } else { Answer::Plain }))
+}
+
+/// Whether the removal of a name that the PFS has waits for what is pending. Links to nothing are
+/// removed at once: programs use them as locks.
+fn waits(place: &Place) -> Result<bool> {
+    if !place.root.map.is_pending() || is_through(&place.root, place.name()) {
+        return Ok(false);
+    }
+    let mut path = place.on_pfs()?;
+    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(false) };
+    let Ok(own) = on_pfs(place) else { return Ok(false) };
+    let is_link = own.st_mode & libc::S_IFMT == libc::S_IFLNK;
+    if is_dir(&own) || !is_link && st.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Ok(false);
+    }
+    // The kernel says why not.
+    Ok(may_change_directory(place).is_ok())
+}
+
+/// Removes the part file of a file that is cancelled, so that its directory can be removed. It may
+/// lie in another directory, if the file was renamed: then the agent removes it.
+fn remove_part(place: &Place, id: u64) {
+    let instance = place.root.state().instance.load(Ordering::Relaxed);
+    if let Ok(mut path) = place.parent_on_pfs()
+        && path.append(&names::part_name(instance, id)).is_some()
+        && let Some(path) = path.c_str()
+    {
+        let _ = kernel::unlink(path, 0);
+    }
+}
+
+/// rmdir(2).
+pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
+    let root = place.root;
+    if is_quiet(&root) || place.rel().is_empty() {
+        return Ok(Answer::Plain);
+    }
+    place.is_dir_path = false;
+    match entry_at(place)? {
+        Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
+        Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
+    }
+    let below = listing::below(place)?;
+    if !below.is_empty {
+        return if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) };
+    }
+    // While something is pending, the PFS may have names there that the job does not see: part
+    // files, and files that are just being published or removed.
+    if !below.hides_names && !root.map.is_pending() {
+        return Ok(Answer::Plain);
+    }
+    may_change_directory(place)?;
+    let journal = Journal::lock(&root)?;
+    journal.append(Op::Rmdir, About::default(), place.rel(), b"")?;
+    tree::remove_dir(place)?;
+    Ok(Answer::Done(()))
+}
+
+/// Before mkdir(2), mknod(2) and the like make a name.
+pub fn make(place: &mut Place) -> Result<Answer<()>> {
+    if is_quiet(&place.root) || place.rel().is_empty() {
+        return Ok(Answer::Plain);
+    }
+    let is_dir_path = core::mem::replace(&mut place.is_dir_path, false);
+    let entry = entry_at(place)?;
+    place.is_dir_path = is_dir_path;
+    match entry {
+        Entry::File(_) | Entry::Symlink(_) | Entry::Clean(_) => Err(libc::EEXIST),
+        Entry::Removed | Entry::RemovedDir => {
+            barrier::wait_for_all(&place.root);
+            Ok(Answer::Plain)
+        }
+        Entry::Directory | Entry::Nothing => Ok(Answer::Plain),
+    }
+}
+
+/// symlink(2).
+pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
+    if matches!(make(place)?, Answer::Done(())) || !place.root.map.is_pending() {
+        return Ok(Answer::Plain);
+    }
+    let root = place.root;
+    if !leads_to_pending(place, target.to_bytes())? || is_through(&root, place.name()) {
+        return Ok(Answer::Plain);
+    }
+    if on_pfs(place).is_ok() {
+        return Ok(Answer::Plain);
+    }
+    may_change_directory(place)?;
+    let journal = Journal::lock(&root)?;
+    let entry = tree::read(&root, place.rel())?;
+    if entry.is_there() {
+        return Err(libc::EEXIST);
+    }
+    let mut text = monarch_abi::mem::PathBuffer::front();
+    text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
+    journal.append(Op::Symlink, About::default(), place.rel(), target.to_bytes())?;
+    tree::put(place, &entry, text.get())?;
+    Ok(Answer::Done(()))
+}
+
+/// Whether the target of a link that is to be made at a place is pending.
+fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
+    let found = if target.first() == Some(&b'/') {
+        Place::absolute(&place.root.ctx, target)
+    } else {
+        let mut path = place.parent_on_pfs()?;
+        path.append(target).ok_or(libc::ENAMETOOLONG)?;
+        Place::absolute(&place.root.ctx, path.get())
+    };
+    let Some(mut found) = found else { return Ok(false) };
+    Ok(match lookup(&mut found, true)? {
+        Found::Entry(Entry::File(_) | Entry::Symlink(_)) => true,
+        Found::Entry(Entry::Directory) => listing::below(&found)?.has_pending_names,
+        _ => false,
+    })
+}
+
+/// What is to be done after a plain rename.
+pub enum After {
+    /// Nothing.
+    Nothing,
+    /// The overlay moves along.
+    Move(Place, Place),
+    /// The name is not Monarch's any more.
+    Forget(Place),
+}
+
+/// rename(2), with the flags of renameat2(2). Places that are `None` are not below an output root.
+pub fn rename(from: Option<Place>, to: Option<Place>, flags: u32) -> Result<(Answer<()>, After)> {
+    let (mut from, mut to) = match (from, to) {
+        (None, None) => return Ok((Answer::Plain, After::Nothing)),
+        (Some(one), None) => {
+            leave(&one.root);
+            return Ok((Answer::Plain, After::Forget(one)));
+        }
+        (None, Some(one)) => {
+            leave(&one.root);
+            return Ok((Answer::Plain, After::Forget(one)));
+        }
+        (Some(from), Some(to)) => (from, to),
+    };
+    if from.root.staging() != to.root.staging() {
+        leave(&from.root);
+        leave(&to.root);
+        return Ok((Answer::Plain, After::Forget(from)));
+    }
+    let root = from.root;
+    if is_quiet(&root) {
+        return Ok((Answer::Plain, After::Nothing));
+    }
+    let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
+    (from.is_dir_path, to.is_dir_path) = (false, false);
+    let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
+    match &source {
+        Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+        Entry::File(_) if is_dir_path || to_is_dir_path => return Err(libc::ENOTDIR),
+        Entry::File(_) if flags & libc::RENAME_EXCHANGE == 0 => {
+            let noreplace = flags & libc::RENAME_NOREPLACE != 0;
+            if rename_pending(&mut from, &mut to, noreplace)? {
+                return Ok((Answer::Done(()), After::Nothing));
+            }
+        }
+        _ => {}
+    }
+    let through = is_through(&root, from.name()) && is_through(&root, to.name());
+    let is_plain =
+        matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
+    if !(through && is_plain) {
+        leave(&root);
+    }
+    Ok((Answer::Plain, After::Move(from, to)))
+}
+
+/// Waits for what is pending, before a plain call that must not overtake it.
+fn leave(root: &Root) {
+    if root.map.is_pending() {
+        barrier::wait_for_all(root);
+    }
+}
+
+/// Renames a pending file; `false` if it is none any more.
+fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
+    let root = from.root;
+    if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
+        to.follow_parent()?;
+    }
+    let there = match on_pfs(to) {
+        Ok(st) => Some(st),
+        Err(libc::ENOENT) => None,
+        Err(e) => return Err(e),
+    };
+    may_change_directory(to)?;
+    may_change_directory(from)?;
+    let was_published = on_pfs(from).is_ok();
+    let journal = Journal::lock(&root)?;
+    let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
+    let replaced = tree::read(&root, to.rel())?;
+    let is_there = match &replaced {
+        Entry::Nothing | Entry::Directory => there.is_some(),
+        Entry::Removed | Entry::RemovedDir => false,
+        Entry::File(_) | Entry::Clean(_) | Entry::Symlink(_) => true,
+    };
+    if noreplace && is_there {
+        return Err(libc::EEXIST);
+    }
+    if matches!(replaced, Entry::RemovedDir) {
+        return Ok(false);
+    }
+    // (Looked at again: the agent may just have removed the directory that was there.)
+    if there.is_some_and(|st| is_dir(&st))
+        && !matches!(replaced, Entry::Removed)
+        && on_pfs(to).is_ok_and(|st| is_dir(&st))
+    {
+        return Err(libc::EISDIR);
+    }
+    if from.rel() == to.rel() {
+        return Ok(true);
+    }
+    let was_published = was_published || root.state().publishing.load(Ordering::Acquire) == file.id;
+    let flags = if was_published { flag::PUBLISHED } else { 0 };
+    journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
+    tree::move_to(from, to, &replaced)?;
+    if was_published {
+        tree::put(from, &Entry::Nothing, names::WHITEOUT)?;
+    }
+    if let Entry::Clean(clean) = replaced {
+        drop_data(&root, &clean.file);
+    }
+    Ok(true)
+}
+
+/// After a plain rename that has succeeded: clean copies below move along, those that were replaced
+/// are dropped.
+pub fn renamed(after: &After) -> Result<()> {
+    match after {
+        After::Nothing => Ok(()),
+        After::Forget(place) => super::open::forget_clean(place),
+        After::Move(from, to) => {
+            super::open::forget_clean(to)?;
+            let journal = Journal::lock(&from.root)?;
+            match tree::read(&from.root, from.rel())? {
+                Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing),
+                // Files that are open in a directory that was renamed keep their places by number.
+                Entry::Directory => listing::move_directory(&journal, from, to),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// Before link(2) of what lies at a place: waits until it is published. A file that a process has
+/// open for writing cannot be: EXDEV, as of a link to another file system.
+pub fn publish_for_link(place: &mut Place, follow: bool) -> Result<Answer<()>> {
+    settle(place, follow)?;
+    match lookup(place, follow)? {
+        Found::Entry(Entry::File(_)) => Err(libc::EXDEV),
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(Entry::Clean(_)) => Ok(Answer::Plain),
+        _ if is_quiet(&place.root) => Ok(Answer::Plain),
+        // Whether there is such a file comes before what the other name is.
+        _ => on_pfs(place).map(|_| Answer::Plain),
+    }
+}
+
+/// Before a call that only the PFS can answer, such as link(2) or execve(2): waits until what lies
+/// at a place is published.
+pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
+    if place.root.state().pending.load(Ordering::Acquire) == 0 {
+        return Ok(Answer::Plain);
+    }
+    match lookup(place, follow)? {
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(Entry::File(_) | Entry::Symlink(_)) => {
+            barrier::wait_for_all(&place.root);
+            Ok(Answer::Plain)
+        }
+        _ => Ok(Answer::Plain),
+    }
+}

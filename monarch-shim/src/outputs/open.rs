@@ -1,0 +1,164 @@
+//! Opens below an output root.
+
+use super::answer::{Answer, Result};
+use super::barrier;
+use super::create::{Create, Created, NOT_PASSED_ON, create, drop_data, replace};
+use super::descriptors;
+use super::journal::{About, Journal};
+use super::kernel;
+use super::lookup::{Found, lookup};
+use super::place::Place;
+use super::roots::Root;
+use super::tree::{self, Entry};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::names::{Clean, Staged};
+use monarch_abi::outputs::record::{Op, flag};
+use monarch_guest::sys::Fd;
+
+/// How often an open looks again when other processes change the name meanwhile.
+const MAX_TRIES: usize = 100;
+
+/// Opens what a path below an output root leads to.
+pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
+    let flags = how.flags;
+    let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        return Ok(Answer::Plain);
+    }
+    for _ in 0..MAX_TRIES {
+        let entry = match lookup(place, follow)? {
+            Found::Entry(entry) => entry,
+            Found::Elsewhere(mut path) => {
+                let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+                return kernel::open(path, flags, how.mode).map(Answer::Done);
+            }
+        };
+        match &entry {
+            Entry::Nothing if !writes => return Ok(Answer::Plain),
+            Entry::Nothing => {}
+            Entry::Directory => return Ok(Answer::Plain),
+            Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
+            Entry::RemovedDir | Entry::Removed => {}
+            Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
+            Entry::File(_) if place.is_dir_path || flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
+            Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
+                // It was removed, or published and dropped, a moment ago.
+                Err(libc::ENOENT) => continue,
+                done => return done.map(Answer::Done),
+            },
+            Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags)? {
+                Some(fd) => return Ok(Answer::Done(fd)),
+                None => continue,
+            },
+            Entry::File(file) => match truncate(place, file, how)? {
+                Created::Fd(fd) => return Ok(Answer::Done(fd)),
+                Created::Again => continue,
+                Created::Through => return through(place),
+            },
+            Entry::Symlink(_) => return Err(libc::ELOOP),
+            Entry::Clean(clean) if !writes => {
+                return Ok(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done));
+            }
+            Entry::Clean(_) if excludes => return Ok(Answer::Plain),
+            Entry::Clean(_) => {}
+        }
+        match create(place, how, &entry)? {
+            Created::Fd(fd) => return Ok(Answer::Done(fd)),
+            Created::Again => {}
+            Created::Through => {
+                return match entry {
+                    Entry::Removed | Entry::RemovedDir => through(place),
+                    Entry::Clean(_) => {
+                        forget_clean(place)?;
+                        Ok(Answer::Plain)
+                    }
+                    _ => Ok(Answer::Plain),
+                };
+            }
+        }
+    }
+    Ok(Answer::Plain)
+}
+
+/// The PFS gets the call when nothing is pending: before, it would find another file at the name.
+fn through(place: &Place) -> Result<Answer<Fd>> {
+    barrier::wait_for_all(&place.root);
+    Ok(Answer::Plain)
+}
+
+/// Opens a staged file.
+fn open_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags & !NOT_PASSED_ON, 0)
+}
+
+/// Opens a clean copy, if the published file is unchanged.
+fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
+    if flags & (libc::O_DIRECT | libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return None;
+    }
+    let mut path = place.on_pfs().ok()?;
+    let st = kernel::lstat(path.c_str()?).ok()?;
+    let ns = |s: i64, ns: i64| s.wrapping_mul(1_000_000_000).wrapping_add(ns);
+    let is_same = st.st_ino == clean.file.ino
+        && st.st_size as u64 == clean.size
+        && ns(st.st_mtime, st.st_mtime_nsec) == clean.mtime_ns
+        && ns(st.st_ctime, st.st_ctime_nsec) == clean.ctime_ns;
+    if !is_same {
+        let _ = forget_clean(place);
+        return None;
+    }
+    open_data(&place.root, &clean.file, flags).ok()
+}
+
+/// Drops the clean copy at a place.
+pub fn forget_clean(place: &Place) -> Result<()> {
+    let _journal = Journal::lock(&place.root)?;
+    let entry = tree::read(&place.root, place.rel())?;
+    if let Entry::Clean(clean) = &entry {
+        tree::take(place, &entry)?;
+        drop_data(&place.root, &clean.file);
+    }
+    Ok(())
+}
+
+/// Opens a pending file again for writing; `None` if it is no longer that.
+fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
+    let root = &place.root;
+    let journal = Journal::lock(root)?;
+    if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
+        return Ok(None);
+    }
+    let fd = open_data(root, file, flags)?;
+    journal.append(Op::Open, About { id: file.id, flags: 0 }, place.rel(), &file.name())?;
+    descriptors::opened(fd.0);
+    Ok(Some(fd))
+}
+
+/// Opens a pending file that is truncated. The staged file is used again if no other entry needs
+/// what it holds: it is being written, or closing it was the last entry.
+fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
+    let root = &place.root;
+    let is_last = |root: &Root| {
+        let state = root.state();
+        state.last_id.load(Ordering::Acquire) == file.id && state.publishing.load(Ordering::Acquire) != file.id
+    };
+    let is_written =
+        || open_data(root, file, libc::O_RDONLY | libc::O_CLOEXEC).is_ok_and(|fd| kernel::has_writer(fd.0));
+    if how.flags & libc::O_CREAT != 0 && how.can_be_staged() && !is_last(root) && !is_written() {
+        return replace(place, how, file);
+    }
+    let journal = Journal::lock(root)?;
+    if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
+        return Ok(Created::Again);
+    }
+    let fd = open_data(root, file, how.flags)?;
+    let about = About { id: file.id, flags: flag::TRUNCATED };
+    journal.append(Op::Open, about, place.rel(), &file.name())?;
+    kernel::truncate(fd.0, 0)?;
+    descriptors::opened(fd.0);
+    Ok(Created::Fd(fd))
+}

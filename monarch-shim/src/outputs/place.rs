@@ -1,0 +1,205 @@
+//! From (dirfd, path) to a name below an output root.
+
+use super::kernel::{self, Errno};
+use super::roots::{self, Root};
+use crate::descriptor_path::path_of_fd;
+use core::ffi::c_int;
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::{cwd, sys};
+
+/// A name at or below an output root.
+pub struct Place {
+    /// The output root.
+    pub root: Root,
+    /// Its path relative to the root, without odd components; empty for the root itself.
+    rel: PathBuffer,
+    /// Whether the path ends with a slash or a dot: it can only mean a directory.
+    pub is_dir_path: bool,
+}
+
+impl Place {
+    /// The place that a path of the application names; `None` if it does not lie below an output
+    /// root.
+    pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Self> {
+        match path.first() {
+            None => None,
+            Some(b'/') => Self::absolute(ctx, path),
+            Some(_) => Self::relative(ctx, dirfd, path),
+        }
+    }
+
+    /// [`Place::find`] for an absolute path.
+    pub fn absolute(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        if has_parent_component(path) {
+            return Self::by_parent(ctx, path);
+        }
+        if let Some((root, rest)) = roots::at(ctx, path) {
+            return Self::at(root, rest);
+        }
+        if !is_odd(path) {
+            return None;
+        }
+        let mut plain = PathBuffer::front();
+        plain.append(b"/")?;
+        append_plain(&mut plain, path)?;
+        let (root, rest) = roots::at(ctx, plain.get())?;
+        let mut place = Self::at(root, rest)?;
+        place.is_dir_path = ends_like_dir(path);
+        Some(place)
+    }
+
+    fn relative(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Self> {
+        let mut base = PathBuffer::front();
+        if dirfd == libc::AT_FDCWD {
+            if cwd::is_outside(ctx.map) && !path.starts_with(b"..") {
+                return None;
+            }
+            // SAFETY: as many bytes are written as it says.
+            unsafe { base.fill(|out| cwd::get(ctx.map, out)) }?;
+        } else {
+            let st = sys::fstat_local(dirfd)?;
+            if st.st_mode & libc::S_IFMT != libc::S_IFDIR || !roots::on_device(ctx, st.st_dev) {
+                return None;
+            }
+            // SAFETY: as many bytes are written as it says.
+            unsafe { base.fill(|out| path_of_fd(dirfd, out)) }?;
+        }
+        base.append(b"/")?;
+        base.append(path)?;
+        Self::absolute(ctx, base.get())
+    }
+
+    /// A path with `..`: only the kernel knows where that leads.
+    #[cold]
+    fn by_parent(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        let end = path.iter().rposition(|&c| c != b'/')? + 1;
+        let path = path.get(..end)?;
+        let slash = path.iter().rposition(|&c| c == b'/')?;
+        let (parent, name) = (path.get(..=slash)?, path.get(slash + 1..)?);
+        let whole = matches!(name, b"." | b"..");
+        let real = real_path(if whole { path } else { parent })?;
+        let (root, rest) = roots::at(ctx, real.get())?;
+        let mut place = Self::at(root, rest)?;
+        if !whole {
+            if !place.rel.get().is_empty() {
+                place.rel.append(b"/")?;
+            }
+            place.rel.append(name)?;
+        }
+        Some(place)
+    }
+
+    /// The place at the rest of a path behind a root.
+    pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
+        let mut rel = PathBuffer::front();
+        append_plain(&mut rel, rest)?;
+        Some(Self { root, rel, is_dir_path: ends_like_dir(rest) })
+    }
+
+    /// Its path relative to the root.
+    pub const fn rel(&self) -> &[u8] {
+        self.rel.get()
+    }
+
+    /// The last component.
+    pub fn name(&self) -> &[u8] {
+        split(self.rel()).1
+    }
+
+    /// The relative path of its directory.
+    pub fn parent(&self) -> &[u8] {
+        split(self.rel()).0
+    }
+
+    /// Its path on the PFS.
+    pub fn on_pfs(&self) -> Result<Absolute, Errno> {
+        self.root.on_pfs(self.rel()).ok_or(libc::ENAMETOOLONG)
+    }
+
+    /// Its path in the overlay.
+    pub fn in_tree(&self) -> Result<Absolute, Errno> {
+        self.root.in_tree(self.rel()).ok_or(libc::ENAMETOOLONG)
+    }
+
+    /// The path of its directory on the PFS.
+    pub fn parent_on_pfs(&self) -> Result<Absolute, Errno> {
+        self.root.on_pfs(self.parent()).ok_or(libc::ENAMETOOLONG)
+    }
+
+    /// Makes the path of its directory that of the kernel, which follows links: whether that is
+    /// another one than before. An error is that of the directory.
+    pub fn follow_parent(&mut self) -> Result<bool, Errno> {
+        let parent = self.parent_on_pfs().and_then(|mut p| Ok(canonical(p.c_str().ok_or(libc::ENAMETOOLONG)?)))??;
+        let Some((root, rest)) = roots::at(&self.root.ctx, parent.get()) else { return Err(libc::EXDEV) };
+        let mut rel = PathBuffer::front();
+        let all = || {
+            append_plain(&mut rel, rest)?;
+            if !rel.get().is_empty() {
+                rel.append(b"/")?;
+            }
+            rel.append(self.name())?;
+            Some(rel)
+        };
+        let rel = all().ok_or(libc::ENAMETOOLONG)?;
+        let changed = rel.get() != self.rel();
+        self.rel = rel;
+        self.root = root;
+        Ok(changed)
+    }
+}
+
+/// The directory and the last component of a relative path.
+pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
+    match rel.iter().rposition(|&c| c == b'/') {
+        Some(at) => (rel.get(..at).unwrap_or_default(), rel.get(at + 1..).unwrap_or_default()),
+        None => (b"", rel),
+    }
+}
+
+/// The path that the kernel gives a directory or file.
+fn canonical(path: &core::ffi::CStr) -> Result<PathBuffer, Errno> {
+    let fd = kernel::open(path, libc::O_PATH | libc::O_CLOEXEC, 0)?;
+    let mut real = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { real.fill(|out| path_of_fd(fd.0, out)) }.ok_or(libc::ENOENT)?;
+    Ok(real)
+}
+
+/// [`canonical`] for a path without a final NUL.
+pub fn real_path(path: &[u8]) -> Option<PathBuffer> {
+    let mut copy = PathBuffer::front();
+    copy.append(path)?;
+    canonical(copy.c_str()?).ok()
+}
+
+/// Appends the components of a path without doubled slashes and dots; separated by slashes from
+/// each other, and from what is there unless that is empty or ends with one.
+fn append_plain(out: &mut PathBuffer, path: &[u8]) -> Option<()> {
+    for part in path.split(|&c| c == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        if !matches!(out.get().last(), None | Some(b'/')) {
+            out.append(b"/")?;
+        }
+        out.append(part)?;
+    }
+    Some(())
+}
+
+fn ends_like_dir(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.")
+}
+
+fn pairs(path: &[u8]) -> impl Iterator<Item = (u8, u8)> + '_ {
+    path.iter().copied().zip(path.iter().copied().skip(1))
+}
+
+/// Whether a path has doubled slashes or components that begin with a dot.
+fn is_odd(path: &[u8]) -> bool {
+    pairs(path).any(|pair| matches!(pair, (b'/', b'/' | b'.')))
+}
+
+/// Whether a path has a component `..`.
+fn has_parent_component(path: &[u8]) -> bool {
+    is_odd(path) && path.split(|&c| c == b'/').any(|part| part == b"..")
+}

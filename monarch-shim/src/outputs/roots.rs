@@ -1,0 +1,199 @@
+//! Output roots as this process sees them: their mapped state, and whether they lie where they lie
+//! for the agent.
+
+use super::kernel;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::control::{MAX_OUTPUTS, Output};
+use monarch_abi::mem::Map;
+use monarch_abi::outputs::state::{self, State, StateMap};
+use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::Ctx;
+use monarch_guest::once::Once;
+use monarch_guest::process::process;
+use monarch_guest::sys::{self, pause, sleep_ms};
+
+/// How often a state file is waited for that another thread is mapping, once a millisecond.
+const MAP_TRIES: u32 = 1000;
+
+struct Cell {
+    /// [`EMPTY`], [`MAPPING`] or [`MAPPED`].
+    flag: AtomicU32,
+    map: Once<StateMap<'static>>,
+}
+
+const EMPTY: u32 = 0;
+const MAPPING: u32 = 1;
+const MAPPED: u32 = 2;
+
+static CELLS: [Cell; MAX_OUTPUTS] =
+    [const { Cell { flag: AtomicU32::new(EMPTY), map: Once(UnsafeCell::new(MaybeUninit::uninit())) } }; MAX_OUTPUTS];
+
+/// [`monarch_guest::process::Process::outputs`] of a root that lies where it lies for the agent.
+const TRUSTED: u32 = 1;
+/// Something else lies there.
+const ANOTHER: u32 = 2;
+
+/// In a child of `fork`: what another thread of its parent was mapping is mapped here.
+pub fn forked() {
+    for cell in &CELLS {
+        let _ = cell.flag.compare_exchange(MAPPING, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// An output root whose files are staged.
+#[derive(Clone, Copy)]
+pub struct Root {
+    /// The shared state.
+    pub ctx: Ctx,
+    /// Its entry in the control block.
+    pub output: &'static Output,
+    /// Its mapped state.
+    pub map: &'static StateMap<'static>,
+}
+
+impl Root {
+    /// Its real path.
+    pub fn path(&self) -> &'static [u8] {
+        self.ctx.map.str(&self.output.path)
+    }
+
+    /// The path of its staging directory.
+    pub fn staging(&self) -> &'static [u8] {
+        self.ctx.map.str(&self.output.staging)
+    }
+
+    /// Its counters.
+    pub fn state(&self) -> &'static State {
+        self.map.state
+    }
+
+    /// The path on the PFS of what lies at a relative path.
+    pub fn on_pfs(&self, rel: &[u8]) -> Option<Absolute> {
+        Absolute::join(self.path(), rel)
+    }
+
+    /// The path in the overlay of what lies at a relative path.
+    pub fn in_tree(&self, rel: &[u8]) -> Option<Absolute> {
+        let mut path = Absolute::join(self.staging(), TREE.as_bytes())?;
+        if !rel.is_empty() {
+            path.append(rel)?;
+        }
+        Some(path)
+    }
+
+    /// The path of a staged file by its name.
+    pub fn data(&self, name: &[u8]) -> Option<Absolute> {
+        let mut path = Absolute::join(self.staging(), DATA.as_bytes())?;
+        path.append(name)?;
+        Some(path)
+    }
+
+    /// The path of the journal.
+    pub fn journal(&self) -> Option<Absolute> {
+        Absolute::join(self.staging(), JOURNAL.as_bytes())
+    }
+}
+
+/// The output root at or above an absolute path without odd components, and the rest of the path
+/// with its leading slashes.
+pub fn at<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
+    let outputs = ctx.map.outputs();
+    let below = |text: &[u8]| {
+        let rest = path.strip_prefix(text).filter(|_| !text.is_empty())?;
+        matches!(rest.first(), None | Some(b'/')).then_some(rest)
+    };
+    let (number, rest) = outputs.iter().enumerate().find_map(|(number, output)| {
+        let rest = below(ctx.map.str(&output.path)).or_else(|| below(ctx.map.str(&output.spelling)))?;
+        Some((number, rest))
+    })?;
+    Some((get(ctx, number)?, rest))
+}
+
+/// The output root whose staging directory holds a file at an absolute path, and the rest of the
+/// path.
+pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
+    let outputs = ctx.map.outputs().iter().enumerate();
+    let (number, rest) = outputs.into_iter().find_map(|(number, output)| {
+        let text = ctx.map.str(&output.staging);
+        Some((number, path.strip_prefix(text).filter(|rest| !text.is_empty() && rest.first() == Some(&b'/'))?))
+    })?;
+    Some((get(ctx, number)?, rest))
+}
+
+/// Whether some output root, or its staging directory, lies on this device.
+pub fn on_device(ctx: &Ctx, dev: u64) -> bool {
+    ctx.map.outputs().iter().any(|output| output.dev.load(Ordering::Relaxed) == dev)
+}
+
+/// Whether a staging directory lies on this device.
+pub fn staged_on_device(ctx: &Ctx, dev: u64) -> bool {
+    ctx.map.outputs().iter().any(|output| output.staging_dev.load(Ordering::Relaxed) == dev)
+}
+
+/// An output root by its number, if it is in use and lies here where it lies for the agent.
+fn get(ctx: &Ctx, number: usize) -> Option<Root> {
+    let output = ctx.map.outputs().get(number)?;
+    if output.is_on.load(Ordering::Acquire) == 0 || !is_trusted(ctx, number, output) {
+        return None;
+    }
+    Some(Root { ctx: *ctx, output, map: mapped(ctx, number, output)? })
+}
+
+fn is_trusted(ctx: &Ctx, number: usize, output: &Output) -> bool {
+    let Some(word) = process().outputs.get(number) else { return false };
+    match word.load(Ordering::Acquire) {
+        TRUSTED => return true,
+        ANOTHER => return false,
+        _ => {}
+    }
+    let is = |path: &[u8], dev: u64, ino: u64| {
+        sys::stat_bytes(path, 0).is_some_and(|st| (st.st_dev, st.st_ino) == (dev, ino))
+    };
+    let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+    let here = is(ctx.map.str(&output.path), load(&output.dev), load(&output.ino))
+        && is(ctx.map.str(&output.staging), load(&output.staging_dev), load(&output.staging_ino));
+    word.store(if here { TRUSTED } else { ANOTHER }, Ordering::Release);
+    here
+}
+
+/// The mapped state of an output root.
+fn mapped(ctx: &Ctx, number: usize, output: &Output) -> Option<&'static StateMap<'static>> {
+    let cell = CELLS.get(number)?;
+    for _ in 0..MAP_TRIES {
+        match cell.flag.compare_exchange(EMPTY, MAPPING, Ordering::Acquire, Ordering::Acquire) {
+            Err(MAPPED) => {
+                // SAFETY: written before the flag said so, and never again.
+                return Some(unsafe { (*cell.map.0.get()).assume_init_ref() });
+            }
+            Err(_) => {
+                pause();
+                sleep_ms(1);
+            }
+            Ok(_) => {
+                let map = map(ctx, output);
+                if let Some(map) = map {
+                    // SAFETY: this thread has claimed the cell.
+                    unsafe { (*cell.map.0.get()).write(map) };
+                }
+                cell.flag.store(if map.is_some() { MAPPED } else { EMPTY }, Ordering::Release);
+                map?;
+            }
+        }
+    }
+    None
+}
+
+fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
+    let mut path = Absolute::join(ctx.map.str(&output.staging), STATE.as_bytes())?;
+    let fd = kernel::open(path.c_str()?, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0).ok()?;
+    let st = sys::fstat(fd.0)?;
+    if st.st_size != state::LEN as i64 || st.st_uid != ctx.map.ctl.uid {
+        return None;
+    }
+    let base = sys::map(state::LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.0)?;
+    // SAFETY: a shared mapping of that length, which is never unmapped; others change atomics only.
+    StateMap::open(unsafe { Map::new(base, state::LEN) })
+}

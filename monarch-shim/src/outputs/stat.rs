@@ -1,0 +1,123 @@
+//! What `stat` and its kin say about staged files: attributes of the staged file, with device and
+//! inode of the part file, which the published file keeps.
+
+use super::answer::{Answer, Result};
+use super::descriptors;
+use super::kernel;
+use super::lookup::{Found, lookup};
+use super::place::Place;
+use super::tree::Entry;
+use core::ffi::c_int;
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::STAGED_MODE;
+use monarch_abi::outputs::names::Staged;
+use monarch_guest::absolute::Absolute;
+use monarch_guest::{ctx, errno, sys};
+
+/// What is asked about is an open descriptor, or a file at an absolute path.
+pub enum Subject {
+    /// A staged file, at this path.
+    Staged(Staged, Absolute),
+    /// What lies at this path, as it is.
+    At(Absolute),
+}
+
+/// What a call that asks about a place asks about; a plain call is the PFS's.
+pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
+    Ok(match lookup(place, follow)? {
+        Found::Elsewhere(path) => Answer::Done(Subject::At(path)),
+        Found::Entry(Entry::Nothing | Entry::Directory | Entry::Clean(_)) => Answer::Plain,
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+        Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
+        Found::Entry(Entry::File(file)) => {
+            let path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+            Answer::Done(Subject::Staged(file, path))
+        }
+        Found::Entry(Entry::Symlink(_)) => Answer::Done(Subject::At(place.in_tree()?)),
+    })
+}
+
+/// Attributes of a place.
+pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
+    Ok(match subject(place, follow)? {
+        Answer::Plain => Answer::Plain,
+        Answer::Done(Subject::Staged(file, mut path)) => {
+            match kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
+                Ok(mut st) => {
+                    translate(&file, &mut st);
+                    Answer::Done(st)
+                }
+                // Published and dropped a moment ago.
+                Err(_) => Answer::Plain,
+            }
+        }
+        Answer::Done(Subject::At(mut path)) => {
+            let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+            let mut st = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)?;
+            if st.st_mode & libc::S_IFMT == libc::S_IFLNK {
+                // The text of a link of the overlay has a letter in front.
+                st.st_size -= 1;
+            }
+            Answer::Done(st)
+        }
+    })
+}
+
+/// The target of a link of the overlay.
+pub fn read_link(place: &mut Place) -> Result<Answer<PathBuffer>> {
+    match lookup(place, false)? {
+        Found::Entry(Entry::Symlink(target)) => Ok(Answer::Done(target)),
+        Found::Entry(Entry::File(_)) => Err(libc::EINVAL),
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Elsewhere(mut path) => kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).map(Answer::Done),
+    }
+}
+
+fn translate(file: &Staged, st: &mut libc::stat64) {
+    st.st_dev = file.dev;
+    st.st_ino = file.ino;
+    st.st_mode &= !STAGED_MODE;
+}
+
+/// Whether what `fstat` said may be about a staged file.
+#[inline]
+pub const fn may_be_staged(mode: u32) -> bool {
+    mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE
+}
+
+/// After `fstat` of a descriptor.
+#[cold]
+#[inline(never)]
+pub fn translate_open(fd: c_int, st: &mut libc::stat64) {
+    let saved = errno::errno();
+    if let Some(ctx) = ctx::for_outputs()
+        && descriptors::is_marked_mode(&ctx, st)
+        && let Some((_, file)) = descriptors::named(&ctx, fd)
+    {
+        translate(&file, st);
+    }
+    errno::set_errno(saved);
+}
+
+/// After `statx` of a descriptor or of a staged file at a path.
+#[cold]
+#[inline(never)]
+pub fn translate_open_x(fd: c_int, st: &mut libc::statx) {
+    let saved = errno::errno();
+    if let Some(ctx) = ctx::for_outputs()
+        && super::roots::staged_on_device(&ctx, sys::makedev(st.stx_dev_major, st.stx_dev_minor))
+        && let Some((_, file)) = descriptors::named(&ctx, fd)
+    {
+        translate_x(&file, st);
+    }
+    errno::set_errno(saved);
+}
+
+/// [`translate`] for statx.
+pub fn translate_x(file: &Staged, st: &mut libc::statx) {
+    st.stx_dev_major = sys::major(file.dev);
+    st.stx_dev_minor = sys::minor(file.dev);
+    st.stx_ino = file.ino;
+    st.stx_mode &= !(STAGED_MODE as u16);
+}

@@ -1,0 +1,181 @@
+//! The overlay of an output root: what its links say, and changing them.
+
+use super::kernel::{self, Errno};
+use super::place::Place;
+use super::roots::Root;
+use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::names::{self, Clean, Link, Staged};
+use monarch_abi::outputs::{REMOVED_DIR, TREE};
+use monarch_guest::absolute::Absolute;
+
+/// What the overlay says of a name.
+pub enum Entry {
+    /// Nothing: the PFS knows.
+    Nothing,
+    /// A directory of the overlay, which the PFS has, too.
+    Directory,
+    /// A staged file that is not published.
+    File(Staged),
+    /// A clean copy.
+    Clean(Clean),
+    /// The job has removed the name.
+    Removed,
+    /// The job has removed the directory.
+    RemovedDir,
+    /// A symbolic link that is not published, with its target.
+    Symlink(PathBuffer),
+}
+
+impl Entry {
+    /// Whether the entry counts as pending.
+    pub const fn is_pending(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Directory | Self::Clean(_))
+    }
+
+    /// Whether there is a link for it.
+    pub const fn is_there(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Directory)
+    }
+}
+
+/// What the overlay says of the name at a relative path.
+pub fn read(root: &Root, rel: &[u8]) -> Result<Entry, Errno> {
+    let mut path = root.in_tree(rel).ok_or(libc::ENAMETOOLONG)?;
+    let text = match kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
+        Ok(text) => text,
+        Err(libc::EINVAL) => {
+            let is_removed = removed_marker(path).is_some_and(|mut p| p.c_str().is_some_and(is_link));
+            return Ok(if is_removed { Entry::RemovedDir } else { Entry::Directory });
+        }
+        Err(_) => return Ok(Entry::Nothing),
+    };
+    Ok(match Link::parse(text.get()) {
+        Some(Link::File(file)) => Entry::File(file),
+        Some(Link::Clean(clean)) => Entry::Clean(clean),
+        Some(Link::Whiteout) => Entry::Removed,
+        Some(Link::Symlink(_)) => {
+            let mut target = text;
+            target.skip(1);
+            Entry::Symlink(target)
+        }
+        None => Entry::Nothing,
+    })
+}
+
+fn is_link(path: &core::ffi::CStr) -> bool {
+    kernel::read_link(path).is_ok()
+}
+
+fn removed_marker(mut dir: Absolute) -> Option<Absolute> {
+    dir.append(REMOVED_DIR.as_bytes())?;
+    Some(dir)
+}
+
+/// Whether the overlay has a directory at a relative path: then the path has no symbolic links.
+pub fn has_dir(root: &Root, rel: &[u8]) -> bool {
+    let Some(mut path) = root.in_tree(rel) else { return false };
+    path.c_str().and_then(|p| kernel::lstat(p).ok()).is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR)
+}
+
+/// Makes the directories of the overlay above a relative path.
+pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
+    let mut at = 0;
+    while let Some(next) = rel.get(at..).and_then(|rest| rest.iter().position(|&c| c == b'/')) {
+        let end = at + next;
+        let mut path = root.in_tree(rel.get(..end).unwrap_or_default()).ok_or(libc::ENAMETOOLONG)?;
+        match kernel::mkdir(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
+            Ok(()) | Err(libc::EEXIST) => {}
+            Err(e) => return Err(e),
+        }
+        at = end + 1;
+    }
+    Ok(())
+}
+
+/// The difference that another link makes to the counters of the state.
+fn count(root: &Root, before: &Entry, is_there: bool, is_pending: bool) {
+    let change = |counter: &AtomicU64, before: bool, now: bool| match (before, now) {
+        (false, true) => {
+            counter.fetch_add(1, Ordering::AcqRel);
+        }
+        (true, false) => {
+            let less = |n: u64| n.checked_sub(1);
+            let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+        }
+        _ => {}
+    };
+    change(&root.state().pending, before.is_pending(), is_pending);
+    change(&root.state().entries, before.is_there(), is_there);
+}
+
+/// Puts a link with this text at a place where the overlay has `before`. With the lock held.
+pub fn put(place: &Place, before: &Entry, text: &[u8]) -> Result<(), Errno> {
+    let root = &place.root;
+    make_parents(root, place.rel())?;
+    let mut link = PathBuffer::front();
+    link.append(text).ok_or(libc::ENAMETOOLONG)?;
+    let link = link.c_str().ok_or(libc::ENAMETOOLONG)?;
+    let mut path = place.in_tree()?;
+    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+    // Before the link: a process that sees the counter finds nothing yet at most.
+    let is_pending = !text.starts_with(b"C");
+    if !before.is_there() {
+        kernel::symlink(link, path)?;
+    } else {
+        let mut beside = Absolute::join(root.staging(), b"link").ok_or(libc::ENAMETOOLONG)?;
+        let beside = beside.c_str().ok_or(libc::ENAMETOOLONG)?;
+        let _ = kernel::unlink(beside, 0);
+        kernel::symlink(link, beside)?;
+        kernel::rename(beside, path)?;
+    }
+    count(root, before, true, is_pending);
+    Ok(())
+}
+
+/// Takes the link at a place away. With the lock held.
+pub fn take(place: &Place, before: &Entry) -> Result<(), Errno> {
+    if before.is_there() {
+        let mut path = place.in_tree()?;
+        kernel::unlink(path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
+        count(&place.root, before, false, false);
+    }
+    Ok(())
+}
+
+/// Moves the link at a place to another one. With the lock held.
+pub fn move_to(from: &Place, to: &Place, replaced: &Entry) -> Result<(), Errno> {
+    make_parents(&to.root, to.rel())?;
+    let (mut a, mut b) = (from.in_tree()?, to.in_tree()?);
+    let (a, b) = (a.c_str().ok_or(libc::ENAMETOOLONG)?, b.c_str().ok_or(libc::ENAMETOOLONG)?);
+    kernel::rename(a, b)?;
+    count(&to.root, replaced, false, false);
+    Ok(())
+}
+
+/// Says of a directory that the job has removed it. With the lock held.
+pub fn remove_dir(place: &Place) -> Result<(), Errno> {
+    let mut below = PathBuffer::front();
+    let all = || {
+        below.append(place.rel())?;
+        below.append(b"/")?;
+        below.append(REMOVED_DIR.as_bytes())?;
+        Some(below)
+    };
+    let below = all().ok_or(libc::ENAMETOOLONG)?;
+    make_parents(&place.root, below.get())?;
+    let mut path = place.root.in_tree(below.get()).ok_or(libc::ENAMETOOLONG)?;
+    kernel::symlink(c"-", path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    count(&place.root, &Entry::Nothing, true, true);
+    Ok(())
+}
+
+/// The path of the overlay itself.
+pub fn path(root: &Root) -> Option<Absolute> {
+    Absolute::join(root.staging(), TREE.as_bytes())
+}
+
+/// The text of the link of a staged file.
+pub fn file_text(file: &Staged) -> [u8; 1 + names::STAGED_LEN] {
+    names::file_text(file)
+}

@@ -1,0 +1,41 @@
+//! `monarch outputs`: what is pending below output roots, since when and why.
+
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO;
+use crate::outputs::{found, lines};
+use crate::say;
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, Args)]
+pub(crate) struct OutputsArgs {
+    /// Output roots, or directories below them; without any, all
+    #[arg(value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Print an array of objects, one per output root
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn main(args: &OutputsArgs) -> Result<ExitCode> {
+    let outputs = match found::all(&args.config, &args.dirs) {
+        Ok(outputs) => outputs,
+        Err(code) => return Ok(code),
+    };
+    if args.json {
+        say::json(&outputs.found)?;
+    } else if outputs.found.is_empty() {
+        say::note(format_args!("nothing is staged on this node; name the tier of another job with --tier"));
+    } else {
+        say::out(format_args!("{}", outputs.found.iter().map(lines::text).collect::<Vec<_>>().join("\n")))?;
+    }
+    Ok(match (outputs.found.iter().any(|found| found.status.is_pending()), outputs.is_complete) {
+        (true, _) => ExitCode::from(EX_NO),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::FAILURE,
+    })
+}

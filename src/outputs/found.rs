@@ -1,0 +1,104 @@
+//! The output roots of this user on this node: those that agents drain, and those that earlier jobs
+//! have left in the tiers.
+
+use crate::args::ConfigArgs;
+use crate::{agents, say};
+use monarch_core::agent::client::Client;
+use monarch_core::agent::protocol::OutputStatus;
+use monarch_core::config::Places;
+use monarch_core::left_outputs;
+use monarch_core::shown::ShowPath;
+use monarch_core::tier::TierView;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long an agent may take to answer. It looks at files that are open for half a second at most.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An output root.
+#[derive(Debug, Serialize)]
+pub(crate) struct Found {
+    #[serde(flatten)]
+    pub(crate) status: OutputStatus,
+    /// Whether an agent drains it. Otherwise it was left by an earlier job.
+    pub(crate) is_drained: bool,
+}
+
+/// What is known of the output roots.
+pub(crate) struct Outputs {
+    /// By their paths.
+    pub(crate) found: Vec<Found>,
+    /// Whether each agent has answered and each tier could be read.
+    pub(crate) is_complete: bool,
+}
+
+/// Asks the agents, and reads the tiers that they and the configuration name, for output roots that
+/// hold one of these directories or lie in one; all if none is named.
+///
+/// # Errors
+/// The exit code for a configuration that is wrong.
+pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, ExitCode> {
+    let ask = |client: &mut Client| client.outputs(&[]);
+    let (agents, places) = agents::ask(config, ANSWER_TIMEOUT, ask)?;
+    agents::warn_of_silent(&agents.missing);
+    let mut is_complete = agents.all_answered();
+    let drained = agents.given.into_iter().flatten();
+    let mut found: Vec<Found> = drained.map(|status| Found { status, is_drained: true }).collect();
+    let (left, all_read) = left(&tier_dirs(&places));
+    is_complete &= all_read;
+    let known: Vec<PathBuf> = found.iter().map(|f| f.status.staging.clone()).collect();
+    let left = left.into_iter().filter(|status| !known.contains(&status.staging));
+    found.extend(left.map(|status| Found { status, is_drained: false }));
+    let dirs: Vec<PathBuf> = dirs.iter().map(|dir| agents::real(dir)).collect();
+    found.retain(|f| is_about(&dirs, &f.status.path));
+    found.sort_by(|a, b| a.status.path.cmp(&b.status.path));
+    Ok(Outputs { found, is_complete })
+}
+
+/// Whether an output root is meant by these directories: it holds one of them, or lies in one.
+pub(crate) fn is_about(dirs: &[PathBuf], root: &Path) -> bool {
+    dirs.is_empty() || dirs.iter().any(|dir| dir.starts_with(root) || root.starts_with(dir))
+}
+
+/// The directories of a configuration that may hold tiers.
+fn tier_dirs(places: &Places) -> Vec<PathBuf> {
+    places.tiers.iter().map(|tier| tier.path.clone()).chain(places.default_tier.clone()).collect()
+}
+
+/// Returns what earlier jobs have left in the tiers in these directories, and whether all of them
+/// could be read. Warns of those that could not.
+pub(crate) fn left(dirs: &[PathBuf]) -> (Vec<OutputStatus>, bool) {
+    let (mut all, mut is_complete) = (Vec::new(), true);
+    for dir in dirs {
+        let read = TierView::open_configured(dir).and_then(|tier| match tier {
+            Some(tier) => left_outputs::read(tier.path()),
+            None => Ok(Vec::new()),
+        });
+        match read {
+            Ok(found) => all.extend(found),
+            Err(e) => {
+                say::warn(format_args!("the staging directories in {} cannot be read: {e}", dir.shown()));
+                is_complete = false;
+            }
+        }
+    }
+    (all, is_complete)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_means_the_output_root_around_it_and_those_below_it() {
+        let root = Path::new("/scratch/run");
+        for (dir, meant) in
+            [("/scratch/run", true), ("/scratch/run/a", true), ("/scratch", true), ("/scratch/run2", false)]
+        {
+            assert_eq!(is_about(&[dir.into()], root), meant, "{dir}");
+        }
+        assert!(is_about(&[], root));
+    }
+}
