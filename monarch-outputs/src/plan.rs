@@ -223,14 +223,12 @@ impl Planner {
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::Symlink(target)));
             }
-            // The shim leaves a whiteout: the agent may have been making the link just then.
-            guard = guard.or(Some(Guard::Nothing));
         } else if top.is_some() {
             guard = Some(Guard::Any);
         }
-        if let Some(guard) = guard {
-            self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard, head.time_ns);
-        }
+        // The shim leaves a whiteout in any case, as the agent may be publishing something under the
+        // name just then: an entry removes it.
+        self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
         self.unlink_left(left, head.time_ns);
     }
 

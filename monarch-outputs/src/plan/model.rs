@@ -257,12 +257,8 @@ impl World {
             }
             _ => self.append(Op::Unlink, 0, flags, name, b""),
         }
-        // Of a link: the agent may be making it just now.
-        if flags == 0 && !matches!(shown, Some(Shown::Symlink(_))) {
-            self.shown.remove(name);
-        } else {
-            self.shown.insert(name.to_vec(), Shown::Whiteout);
-        }
+        // In any case: the agent may be publishing something of that name just now.
+        self.shown.insert(name.to_vec(), Shown::Whiteout);
     }
 
     fn symlink(&mut self, name: &[u8], target: &[u8]) {

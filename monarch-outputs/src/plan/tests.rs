@@ -68,6 +68,7 @@ impl Bench {
                     format!("{}={}{}", text(&file.target), file.staged.id, vacates.concat())
                 }
                 Action::Skip(staged) => format!("skip {}", staged.id),
+                Action::Unlink(path, Guard::Nothing) => format!("~{}", text(path)),
                 Action::Unlink(path, _) => format!("-{}", text(path)),
                 Action::Rmdir(path) => format!("-{}/", text(path)),
                 Action::Symlink(path, target) => format!("{}->{}", text(path), text(target)),
@@ -165,7 +166,7 @@ fn an_unlink_cancels_a_file_and_removes_a_published_one() {
     bench.unlink("b", 2, flag::PUBLISHED);
     let dropped: Vec<u64> = bench.planner.take_dropped().iter().map(|file| file.staged.id).collect();
     assert_eq!(dropped, [1, 2]);
-    assert_eq!(bench.run(), ["-b"]);
+    assert_eq!(bench.run(), ["~a", "-b"]);
 }
 
 #[test]
@@ -298,5 +299,5 @@ fn a_cancelled_symlink_is_not_made() {
     bench.put(Op::Symlink, 0, 0, "l", b"b");
     let step = bench.planner.next_step().unwrap();
     assert_eq!(step.action, Action::Unlink(b"l".to_vec(), Guard::Nothing), "only in the overlay");
-    assert_eq!(bench.run(), ["-l", "l->b"]);
+    assert_eq!(bench.run(), ["~l", "l->b"]);
 }

@@ -70,7 +70,7 @@ impl World {
     }
 
     fn drained(&self) -> OutputStatus {
-        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let deadline = Some(Instant::now() + Duration::from_secs(120));
         let wait = self.outputs.as_ref().unwrap().wait_drained(&self.root(), deadline, |_| ControlFlow::Continue(()));
         let status = wait.unwrap();
         assert!(!status.is_pending(), "{status:?}");

@@ -200,12 +200,8 @@ impl Shim {
                     self.append(journal, Op::Unlink, 0, flags, name.as_bytes(), b"");
                 }
             }
-            let was_link = matches!(link.as_deref().and_then(Link::parse), Some(Link::Symlink(_)));
-            if published || was_link {
-                self.tree().set(name.as_bytes(), WHITEOUT).unwrap();
-            } else {
-                self.tree().remove(name.as_bytes()).unwrap();
-            }
+            // In any case: the agent may be publishing something of that name just now.
+            self.tree().set(name.as_bytes(), WHITEOUT).unwrap();
             false
         });
         if plain {
