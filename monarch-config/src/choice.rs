@@ -9,7 +9,7 @@ use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
     Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, OutputSync, Persist,
-    Policy, RawCalls, Spread, Trust, WorkingSets,
+    Policy, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -59,11 +59,6 @@ impl Choice for Libraries {
 impl Choice for OutputSync {
     const WHAT: &'static str = "meaning of fsync";
     const WORDS: &'static [(&'static str, Self)] = &[("local", Self::Local), ("publish", Self::Publish)];
-}
-
-impl Choice for RawCalls {
-    const WHAT: &'static str = "way to treat raw system calls";
-    const WORDS: &'static [(&'static str, Self)] = &[("off", Self::Off), ("seccomp", Self::Seccomp)];
 }
 
 impl Choice for Policy {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{Cluster, Discovery, Spread};
-pub use outputs::{Drain, OutputRoot, OutputSync, RawCalls};
-pub(super) use outputs::{THROUGH, peer_wait};
+pub(super) use outputs::THROUGH;
+pub use outputs::{Drain, OutputRoot, OutputSync};
 
 /// The whole configuration. Fields: 15, one per key at the top of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,6 @@
 //! staged.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use monarch_abi::outputs::state::MAX_PATTERNS;
 
@@ -11,18 +10,13 @@ use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::given::{Given, Kind, Location, NamePattern, Size};
 use super::key::Key;
-use super::model::{self, Amount, Medium, OutputRoot, OutputSync, RawCalls, Root, Tier};
+use super::model::{self, Amount, Medium, OutputRoot, OutputSync, Root, Tier};
 use super::paths::nested;
 use super::probe::Probe;
 use super::raw::{RawNamedOutput, RawOutput};
 use super::roots::{Purpose, apart, one, spellings};
 use super::site_file::SITE_FILE;
-use super::units::{HOUR, MIB, about};
-
-/// The least [`OutputRoot::max_age`].
-const MIN_AGE: Duration = Duration::from_secs(1);
-/// The greatest.
-const MAX_AGE: Duration = Duration::from_hours(24 * 30);
+use super::units::{MIB, about};
 
 /// The output roots as far as they are directories: the rest needs the tiers.
 pub(super) struct Places<'a>(Vec<(Root, &'a RawOutput)>);
@@ -105,14 +99,6 @@ fn settings(
         fsync: cx.or(&name("fsync"), raw.fsync.as_ref(), OutputSync::Local)?,
         through: through(cx, &key.name("through"), raw.through.as_deref())?,
         max_pending: max_pending(cx, &key.name("max_pending"), raw, tier)?,
-        max_age: cx.limit(&name("max_age"), raw.max_age.as_ref(), MIN_AGE..=MAX_AGE)?,
-        peer_wait: cx.within(&name("peer_wait"), raw.peer_wait.as_ref(), model::peer_wait(), Duration::ZERO..=HOUR)?,
-        keep_last_until_published: cx.or(
-            &name("keep_last_until_published"),
-            raw.keep_last_until_published.as_ref(),
-            false,
-        )?,
-        raw_calls: cx.or(&name("raw_calls"), raw.raw_calls.as_ref(), RawCalls::Off)?,
         path: root.path,
         real_path: root.real_path,
         aliases: root.aliases,

@@ -94,7 +94,6 @@ const FAMILIES: &[Family] = &[
     }),
 ];
 
-const KERNEL: &str = "asks the kernel, which has the truth";
 const INSIDE: &str = "walks inside the C library, with calls that nobody can interpose: the kernel answers";
 /// They change the working directory past the shim, which asks for it where it matters.
 const WALKS: &str = "walks inside libc; the working directory is asked for";

@@ -18,12 +18,8 @@ pub const MAX_PATTERNS: usize = LEN - PATTERNS_OFF;
 
 /// Bits of [`State::flags`].
 pub mod flag {
-    /// Raw system calls are caught, so that files which such calls rename are staged.
-    pub const RAW_CALLS: u32 = 1;
-    /// `fsync` returns when the file is published.
-    pub const FSYNC_PUBLISHES: u32 = 2;
-    /// Deletions of published files wait until everything before is published.
-    pub const KEEP_LAST: u32 = 4;
+    /// `fsync` returns when what is before it is published.
+    pub const FSYNC_PUBLISHES: u32 = 1;
 }
 
 /// The counters. Fields: 25, because this is the byte map of the file.

@@ -1,7 +1,6 @@
 //! Where what jobs write is staged, and how it is copied to the PFS.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,25 +29,6 @@ pub struct OutputRoot {
     pub through: Vec<String>,
     /// Most bytes that are not published. Default: half of the tier's capacity; at least 1 MiB.
     pub max_pending: u64,
-    /// Age of the oldest entry that is not published beyond which new files wait and then go
-    /// through. Default `None`: no bound; 1 s to 30 days.
-    #[serde(default)]
-    pub max_age: Option<Duration>,
-    /// How long a process on another node waits for a pending file. Default 60 s; at most 1 h.
-    #[serde(default = "peer_wait")]
-    pub peer_wait: Duration,
-    /// Whether deletions of published files wait until all that is pending is published. Default
-    /// false.
-    #[serde(default)]
-    pub keep_last_until_published: bool,
-    /// What is done about files that raw system calls rename. Default: off.
-    #[serde(default)]
-    pub raw_calls: RawCalls,
-}
-
-/// The default of [`OutputRoot::peer_wait`].
-pub(in super::super) const fn peer_wait() -> Duration {
-    Duration::from_secs(60)
 }
 
 /// The default of [`OutputRoot::through`]: files that are appended to, shared between writers, or
@@ -77,17 +57,6 @@ pub enum OutputSync {
     Local,
     /// The file, if it is closed, and all entries before it are published.
     Publish,
-}
-
-/// What is done about files that raw system calls rename.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RawCalls {
-    /// They are written to the PFS.
-    #[default]
-    Off,
-    /// A seccomp filter reports the changing calls of the job's processes.
-    Seccomp,
 }
 
 /// How what jobs write is copied to the PFS.

@@ -8,8 +8,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::super::choice::OneOf;
-use super::super::given::{Given, Location, Name, NamePattern, OrNone, Rate, SizeOrShare, Time, Toggle};
-use super::super::model::{OutputSync, RawCalls};
+use super::super::given::{Given, Location, Name, NamePattern, OrNone, Rate, SizeOrShare, Toggle};
+use super::super::model::OutputSync;
 
 /// A directory below which what the job writes is staged, alone or with its settings.
 #[derive(Debug, JsonSchema)]
@@ -51,22 +51,6 @@ pub(in super::super) struct RawNamedOutput {
     /// is created beyond waits until earlier ones are published, and is then written to the PFS
     /// itself. Default 50%; at least 1MiB.
     pub(in super::super) max_pending: Option<Given<SizeOrShare>>,
-    /// Age of the oldest file that is not published beyond which new files wait for it, and are
-    /// then written to the PFS themselves. Default none; 1s to 30d.
-    pub(in super::super) max_age: Option<Given<OrNone<Time>>>,
-    /// How long a process on another node waits for a file that this node has not published yet.
-    /// Without effect in this version: each node publishes for itself. Default 60s; 0s to 1h.
-    pub(in super::super) peer_wait: Option<Given<Time>>,
-    /// Whether a published file that the job deletes stays on the PFS until all that the job has
-    /// written by then is published, so that the last checkpoint is not deleted before the next
-    /// one is there. Default false: while nothing waits, deletions are made at once.
-    pub(in super::super) keep_last_until_published: Option<Given<Toggle>>,
-    /// Whether files are staged that a library creates as temporary files and renames by a raw
-    /// system call, which no preload library sees, as safetensors 0.8 does: off (they are written
-    /// to the PFS), or seccomp (`monarch run` installs a filter by which the kernel reports the
-    /// changing calls of the job's processes, such as rename and unlink, to Monarch; setuid
-    /// programs then run without their rights). Default off.
-    pub(in super::super) raw_calls: Option<Given<OneOf<RawCalls>>>,
 }
 
 impl<'de> Deserialize<'de> for RawOutput {

@@ -1,7 +1,7 @@
 //! The list `outputs`.
 
 use super::super::choice::OneOf;
-use super::super::given::{Kind, OrNone, Size, Time};
+use super::super::given::{Kind, Size};
 use super::super::model::OutputRoot;
 use super::page::{Page, quoted, scalar};
 
@@ -25,10 +25,6 @@ pub(super) fn outputs(page: &mut Page<'_>, outputs: &[OutputRoot]) {
         let through: Vec<String> = output.through.iter().map(|pattern| scalar(pattern)).collect();
         list(page, "through", &through, &key("through"));
         set(page, "max_pending", &Size::show(&output.max_pending));
-        set(page, "max_age", &OrNone::<Time>::show(&output.max_age));
-        set(page, "peer_wait", &Time::show(&output.peer_wait));
-        set(page, "keep_last_until_published", &output.keep_last_until_published.to_string());
-        set(page, "raw_calls", &OneOf::show(&output.raw_calls));
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{
-    Drain, ErrorKind, FakeProbe, OutputSync, Overrides, RawCalls, Resolved, load, render_with_origins, screen,
-};
+use super::super::{Drain, ErrorKind, FakeProbe, OutputSync, Overrides, Resolved, load, render_with_origins, screen};
 use super::{GIB, env, load_all, load_text, node};
 use ErrorKind::{BadRoot, BadTier, Missing, OutOfBounds, Overlap, TooBig, UnknownKey, WrongType, WrongUnit};
 
@@ -39,8 +37,7 @@ fn a_path_alone_is_an_output_root_with_defaults() {
     assert_eq!((output.path.to_str(), output.real_path.to_str()), (Some("/scratch/run/1"), Some("/scratch/run/1")));
     // Not memory, though it is faster.
     assert_eq!((output.tier.as_str(), output.volatile, output.max_pending), ("nvme", false, 50 * GIB));
-    assert_eq!((output.fsync, output.raw_calls, output.max_age), (OutputSync::Local, RawCalls::Off, None));
-    assert_eq!((output.peer_wait, output.keep_last_until_published), (Duration::from_secs(60), false));
+    assert_eq!(output.fsync, OutputSync::Local);
     assert!(output.through.iter().any(|p| p == "*.log") && output.through.len() == 12, "{:?}", output.through);
     assert!(config.dataset.roots.is_empty(), "no data root is needed");
     assert_eq!((config.drain, config.run.output_wait), (Drain { bandwidth_limit: None }, None));
@@ -50,8 +47,8 @@ fn a_path_alone_is_an_output_root_with_defaults() {
 fn all_settings_are_read_and_shown() {
     let text = format!(
         "{TIERS}outputs:\n  - /scratch/run/2\n  - path: /out\n    aliases: [/scratch/run/1]\n    tier: ram\n    volatile: true\n\
-         \x20   fsync: publish\n    through: ['*.txt', 'a[!b]?']\n    max_pending: 25%\n    max_age: 1h\n    peer_wait: 5s\n\
-         \x20   keep_last_until_published: true\n    raw_calls: seccomp\ndrain: {{ bandwidth_limit: 200MiB/s }}\n\
+         \x20   fsync: publish\n    through: ['*.txt', 'a[!b]?']\n    max_pending: 25%\n\
+         drain: {{ bandwidth_limit: 200MiB/s }}\n\
          run: {{ output_wait: 10min }}\n"
     );
     let resolved = found(&text);
@@ -59,9 +56,8 @@ fn all_settings_are_read_and_shown() {
     let output = &config.outputs[1];
     assert_eq!((output.path.to_str(), output.real_path.to_str()), (Some("/out"), Some("/scratch/run/1")));
     assert_eq!((output.tier.as_str(), output.volatile, output.max_pending), ("ram", true, GIB));
-    assert_eq!((output.fsync, output.raw_calls), (OutputSync::Publish, RawCalls::Seccomp));
-    assert_eq!((output.max_age, output.peer_wait), (Some(Duration::from_hours(1)), Duration::from_secs(5)));
-    assert!(output.keep_last_until_published && output.through == ["*.txt", "a[!b]?"], "{output:?}");
+    assert_eq!(output.fsync, OutputSync::Publish);
+    assert!(output.through == ["*.txt", "a[!b]?"], "{output:?}");
     assert_eq!(config.drain.bandwidth_limit, Some(200 << 20));
     assert_eq!(config.run.output_wait, Some(Duration::from_mins(10)));
     let shown = render_with_origins(&resolved);
@@ -121,7 +117,6 @@ fn what_is_wrong_with_its_settings_is_said() {
     refused(&with("tier: ram"), BadTier, 6, &["in memory", "lost with the node", "volatile: true"]);
     refused(&with("volatile: yes"), WrongType, 6, &["neither true nor false"]);
     refused(&with("fsync: never"), WrongType, 6, &["no meaning of fsync called `never`", "local, publish"]);
-    refused(&with("raw_calls: on"), WrongType, 6, &["`on`", "off, seccomp"]);
     refused(&with("through: '*.log'"), WrongType, 6, &["a list belongs here"]);
     refused(&with("through: [logs/*]"), OutOfBounds, 6, &["through[0]", "not a pattern of file names", "*.log"]);
     let long = format!("through: [{}]", vec![format!("'{}*'", "x".repeat(80)); 60].join(", "));
@@ -129,8 +124,6 @@ fn what_is_wrong_with_its_settings_is_said() {
     refused(&with("max_pending: 200GiB"), TooBig, 6, &["200GiB is more than the capacity of the tier nvme, 100GiB"]);
     refused(&with("max_pending: 1kB"), OutOfBounds, 6, &["too small", "1MiB or more"]);
     refused(&with("max_pending: 5"), WrongUnit, 6, &["without a unit"]);
-    refused(&with("max_age: 1ms"), OutOfBounds, 6, &["1s to 30d", "or none"]);
-    refused(&with("peer_wait: 2h"), OutOfBounds, 6, &["above the most allowed, 1h", "default is 1m"]);
     refused("outputs: [/out]\ndrain: { bandwidth_limit: 1kB/s }\n", OutOfBounds, 5, &["1MiB/s to 1TiB/s", "or none"]);
     refused("outputs: [/out]\nrun: { output_wait: 99d }\n", OutOfBounds, 5, &["run.output_wait", "0s to 30d"]);
 }
@@ -170,13 +163,13 @@ fn the_flag_replaces_the_list_and_settings_can_be_added_to_it() {
 
 #[test]
 fn the_environment_names_several() {
-    let variables = [("MONARCH_OUTPUTS", "/scratch/run/1:/scratch/run/2"), ("MONARCH_OUTPUTS__1__MAX_AGE", "2h")];
+    let variables = [("MONARCH_OUTPUTS", "/scratch/run/1:/scratch/run/2"), ("MONARCH_OUTPUTS__1__MAX_PENDING", "2GiB")];
     let found = load_all(TIERS, &variables, &Overrides::default(), &machine()).unwrap();
-    let ages: Vec<_> = found.config.outputs.iter().map(|output| output.max_age).collect();
-    assert_eq!(ages, [None, Some(Duration::from_hours(2))]);
-    let yaml = [("MONARCH_OUTPUTS", "[{ path: /out, max_age: 2h }]")];
+    let bounds: Vec<_> = found.config.outputs.iter().map(|output| output.max_pending).collect();
+    assert_eq!(bounds, [50 * GIB, 2 * GIB]);
+    let yaml = [("MONARCH_OUTPUTS", "[{ path: /out, max_pending: 3GiB }]")];
     let found = load_all(TIERS, &yaml, &Overrides::default(), &machine()).unwrap();
-    assert_eq!(found.config.outputs[0].max_age, Some(Duration::from_hours(2)));
+    assert_eq!(found.config.outputs[0].max_pending, 3 * GIB);
 }
 
 #[test]

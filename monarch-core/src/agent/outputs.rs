@@ -3,7 +3,7 @@
 //!
 //! An output root stays in use until the agent ends: what a job has left is published after it.
 
-use crate::config::{Config, OutputRoot, OutputSync, RawCalls};
+use crate::config::{Config, OutputRoot, OutputSync};
 use crate::held_dir::HeldDir;
 use crate::shm;
 use crate::snapshot::OutputStatus;
@@ -122,10 +122,7 @@ impl Outputs {
         let (at, tier) = at
             .and_then(|at| Some((at, tiers.get(at)?)))
             .ok_or_else(|| io::Error::other(format!("the agent that runs has no tier {}", root.tier)))?;
-        let set = |is: bool, flag: u32| if is { flag } else { 0 };
-        let flags = set(root.fsync == OutputSync::Publish, flag::FSYNC_PUBLISHES)
-            | set(root.raw_calls == RawCalls::Seccomp, flag::RAW_CALLS)
-            | set(root.keep_last_until_published, flag::KEEP_LAST);
+        let flags = if root.fsync == OutputSync::Publish { flag::FSYNC_PUBLISHES } else { 0 };
         let spec = OutputRootSpec {
             root: root.real_path.clone(),
             tier: root.tier.clone(),

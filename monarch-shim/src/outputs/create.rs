@@ -12,7 +12,6 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
-use monarch_abi::outputs::state::flag as state_flag;
 use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::sys::{self, Fd};
@@ -59,11 +58,10 @@ impl Create {
 
     /// Whether a file of this name is staged.
     fn is_staged_name(self, root: &Root, name: &[u8]) -> bool {
-        let raw = root.state().flags.load(Ordering::Relaxed) & state_flag::RAW_CALLS != 0;
         !name.is_empty()
             && !is_hidden(name)
             && !is_through(root, name)
-            && (raw || !through::is_raw_temporary(name, self.is_exclusive(), self.mode))
+            && !through::is_raw_temporary(name, self.is_exclusive(), self.mode)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Agents and jobs that die, a PFS that fails, wrong words of the command line.
 
 use super::tree::{Tree, differences, tree};
-use super::world::{Drain, Outputs, PARTS, PART_OPS, is_built, is_own};
+use super::world::{Drain, Outputs, PART_OPS, PARTS, is_built, is_own};
 use crate::faults::{agent_pid, kill, wait_for};
 use crate::harness::{Job, built, sources};
 use slowfs::{FaultKind, FaultSpec, Op};

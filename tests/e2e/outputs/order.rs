@@ -152,12 +152,6 @@ fn a_link_never_names_what_is_not_there() {
     in_order(&world(), "link", by_link);
 }
 
-#[test]
-fn a_deletion_before_the_save_can_be_held_back() {
-    let w = world().set("outputs.0.keep_last_until_published=true");
-    in_order(&w, "accelerate", by_state);
-}
-
 /// Shards and markers are copied in parallel; a shard that is slow holds what follows it.
 #[test]
 fn a_slow_shard_holds_its_marker() {
