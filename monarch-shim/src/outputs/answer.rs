@@ -7,6 +7,7 @@ use monarch_guest::errno;
 pub type Result<T> = core::result::Result<T, Errno>;
 
 /// What a call comes to that has not failed.
+#[derive(Clone, Copy)]
 pub enum Answer<T> {
     /// Nothing here concerns it: it is made as without staging.
     Plain,

@@ -27,7 +27,7 @@ pub struct About {
 impl<'r> Journal<'r> {
     /// Waits for the lock.
     pub fn lock(root: &'r Root) -> Result<Self, Errno> {
-        let signals = SignalsBlocked::new();
+        let signals = SignalsBlocked::begin();
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
         let file = kernel::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0)?;

@@ -172,7 +172,7 @@ pub struct SignalsBlocked(u64);
 
 impl SignalsBlocked {
     /// Blocks them.
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         let (all, mut before) = (u64::MAX, 0u64);
         let args = [libc::SIG_SETMASK as usize, (&raw const all) as usize, (&raw mut before) as usize, 8, 0, 0];
         // SAFETY: masks as long as said.

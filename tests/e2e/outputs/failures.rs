@@ -353,7 +353,7 @@ fn wrong_words_are_refused_with_a_reason() {
         (vec!["--output", &root, volatile[0], volatile[1], "--set", "outputs.0.fsync=sometimes"], "sometimes"),
         (vec!["--output", &root, volatile[0], volatile[1], "--set", "outputs.0.max_pending=lots"], "lots"),
     ] {
-        let job = words.iter().fold(w.here(Job::new("echo").arg("started")), |job, word| job.option(word));
+        let job = words.iter().fold(w.here(Job::new("echo").arg("started")), Job::option);
         let ended = w.world().run(&job.option("--strict"));
         let errors = ended.errors();
         assert!(!ended.status.success() && !ended.text().contains("started"), "{words:?}: {}{errors}", ended.text());
