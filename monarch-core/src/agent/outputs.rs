@@ -69,7 +69,7 @@ impl Outputs {
                 match self.drains.attach(&spec) {
                     Ok(_) => tracing::info!(root = %spec.root.display(), "what an earlier job has left is published"),
                     Err(e) => {
-                        tracing::warn!(staging = %left.path().display(), error = %e, "what an earlier job has left is not published")
+                        tracing::warn!(staging = %left.path().display(), error = %e, "what an earlier job has left is not published");
                     }
                 }
             }
