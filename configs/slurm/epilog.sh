@@ -6,6 +6,7 @@
 local=${MONARCH_LOCAL:-/local}
 monarch=${MONARCH:-monarch}
 dir="${local:?}/${SLURM_JOB_ID:?}"
+keep=
 
 # The staging directories of the job's tiers, as its user. One that cannot be emptied within ten
 # minutes (a full quota, a file system that does not answer) stays: `monarch recover` publishes it

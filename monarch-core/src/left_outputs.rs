@@ -66,8 +66,8 @@ pub fn read(tier: &Path) -> io::Result<Vec<OutputStatus>> {
     Ok(found)
 }
 
-/// [`read`] for a directory that a configuration names: what lies in the directory of this user there,
-/// whether or not it still holds copies.
+/// [`read`] for a directory that a configuration names: what lies in the directory of this user
+/// there, whether or not it still holds copies.
 ///
 /// # Errors
 /// As [`read`].

@@ -51,7 +51,7 @@ pub(crate) fn text(found: &Found) -> String {
     let where_to = if found.is_drained { "" } else { ", left by an earlier job" };
     let volatile = if s.is_volatile { ", in memory: lost with the node" } else { "" };
     let _ = writeln!(out, "  staged in {} of tier {}{volatile}{where_to}", s.staging.shown(), s.tier);
-    if s.published + s.clean_bytes > 0 {
+    if found.is_drained && s.published + s.clean_bytes > 0 {
         let _ = writeln!(
             out,
             "  published {} ({}) since the agent started; clean copies {}",
