@@ -2,7 +2,7 @@
 
 use crate::latency::LatencyLimit;
 use crate::lease::{LeaseWatch, LeasedFile};
-use crate::plan::{CopyRequest, join};
+use crate::plan::{CopyRequest, join, parent};
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
 use crate::target::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat};
@@ -160,22 +160,17 @@ fn copy_leased(
     let st = rustix::fs::fstat(&data.fd).map_err(Failure::new("stat the staged file of", &request.target))?;
     let attributes = attributes_of(&st, request.owner_changed);
     let name = part_name(context.staging.info().instance, request.staged.id);
-    let path = join(&request.part_dir, &name);
-    let began = Instant::now();
-    let opened = context.target.open(&path);
-    context.latency.note(began.elapsed());
-    let part = match opened {
-        Ok(part) => part,
-        Err(Errno::NOENT) => {
+    let found = open_part(context, request, &name)?;
+    let (path, part) = match found {
+        Some(found) => found,
+        None => {
             if let Some(part) = already_published(context, request, &st) {
                 return Ok(part);
             }
-            context
-                .target
-                .create(&path, attributes.mode)
-                .map_err(Failure::new("create the part file of", &request.target))?
+            let path = join(parent(&request.target), &name);
+            let part = context.target.create(&path, attributes.mode);
+            (path, part.map_err(Failure::new("create the part file of", &request.target))?)
         }
-        Err(errno) => return Err(Failure::new("open the part file of", &request.target)(errno).into()),
     };
     let sum = copy_bytes(context, request, data, part.as_ref(), st.st_size as u64, progress)?;
     part.set_attributes(&attributes).map_err(Failure::new("set the attributes of", &request.target))?;
@@ -185,6 +180,29 @@ fn copy_leased(
         return Err(Failure::new("copy all bytes of", &request.target)(Errno::IO).into());
     }
     Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, sum, attributes })
+}
+
+/// Opens the part file: where it was made, or in the directory of its target, if one was made
+/// there.
+fn open_part(
+    context: &CopyContext,
+    request: &CopyRequest,
+    name: &[u8],
+) -> Result<Option<(Vec<u8>, Box<dyn TargetFile>)>, Stop> {
+    let dirs = [request.part_dir.as_slice(), parent(&request.target)];
+    let count = if dirs[0] == dirs[1] { 1 } else { 2 };
+    for dir in dirs.into_iter().take(count) {
+        let path = join(dir, name);
+        let began = Instant::now();
+        let opened = context.target.open(&path);
+        context.latency.note(began.elapsed());
+        match opened {
+            Ok(part) => return Ok(Some((path, part))),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => return Err(Failure::new("open the part file of", &request.target)(errno).into()),
+        }
+    }
+    Ok(None)
 }
 
 /// The published file of a staged file that an earlier agent has renamed and not logged: it has the

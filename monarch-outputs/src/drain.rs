@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const MIN_POLL: Duration = Duration::from_millis(5);
 /// Longest pause between them.
 const MAX_POLL: Duration = Duration::from_secs(1);
+/// From so many pending entries on, steps are done in batches.
+const MIN_BULK: usize = 16;
 /// How often the backlog is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long nothing happens before an idle journal is begun again.
@@ -333,22 +335,24 @@ impl Drain {
             return false;
         }
         let mut did = false;
-        while let Some(step) = self.planner.next_step() {
-            self.planner.begin(&step);
+        while let Some(step) = self.begin_step() {
             match self.publisher.step(&step) {
                 StepEnd::Done => did = true,
                 StepEnd::NeedsNewBatch => {
                     self.planner.fail(step.place);
+                    did = true;
                     break;
                 }
                 StepEnd::NeedsCopy => {
                     self.planner.fail(step.place);
+                    self.publisher.step_failed();
                     self.copy_again(&step);
                     did = true;
                     break;
                 }
                 StepEnd::Failed(failure) => {
                     self.planner.fail(step.place);
+                    self.publisher.step_failed();
                     self.publish_failed(&failure);
                     break;
                 }
@@ -356,6 +360,22 @@ impl Drain {
         }
         self.finish_batch();
         did
+    }
+
+    /// Begins the next step, if it is ready now that all records are read.
+    fn begin_step(&mut self) -> Option<Step> {
+        self.planner.next_step()?;
+        // A few entries are finished one by one: the word that tells processes has one file's place.
+        let is_bulk = self.planner.pending_len() >= MIN_BULK;
+        if self.publisher.batch_len() > 0 && !is_bulk {
+            return None;
+        }
+        let _lock = self.staging.lock_journal().ok()?;
+        read_new(&self.staging, &mut self.reader, &mut self.planner).ok()?;
+        let step = self.planner.next_step()?;
+        self.planner.begin(&step);
+        self.publisher.announce(&self.planner, &step);
+        Some(step)
     }
 
     fn copy_again(&mut self, step: &Step) {

@@ -6,6 +6,7 @@ use crate::plan::Planner;
 use crate::published::{Kind, LogEntry, PublishedLog};
 use crate::staging::{StagingDir, read_info};
 use monarch_abi::outputs::names::{Clean, Link, Staged, clean_text};
+use monarch_abi::outputs::record::Op;
 use monarch_abi::outputs::{JOURNAL, PUBLISHED};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -53,11 +54,9 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
-    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries).map_err(|source| OutputsError::Io {
-        what: "read",
-        path: staging.path().join(JOURNAL),
-        source,
-    })?;
+    let mut last = LastRecords { entry: begin.seq, id: 0 };
+    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last)
+        .map_err(|source| OutputsError::Io { what: "read", path: staging.path().join(JOURNAL), source })?;
     if end == End::Torn && of_this_boot && !is_salvage {
         return Err(OutputsError::Damaged { path: staging.path().join(JOURNAL), what: "a record below its end" });
     }
@@ -65,6 +64,9 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.tail.store(reader.offset(), Ordering::Release);
     state.seq.store(planner.last_seq().max(known_seq), Ordering::Release);
     state.published.store(planner.published(), Ordering::Release);
+    state.last_entry.store(last.entry, Ordering::Release);
+    state.last_id.store(last.id, Ordering::Release);
+    state.publishing.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
     let ids = files.iter().map(|file| file.id + 1);
     let next = ids.chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
@@ -87,8 +89,22 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     Ok(Loaded { planner, reader, log, clean })
 }
 
+/// What the state says of the last records.
+struct LastRecords {
+    /// The last one that has a place in the order.
+    entry: u64,
+    /// The staged file of the last one.
+    id: u64,
+}
+
 /// Feeds the records, and between them what was logged, as it came.
-fn replay(reader: &mut JournalReader, limit: u64, base: u64, entries: &[LogEntry]) -> std::io::Result<(Planner, End)> {
+fn replay(
+    reader: &mut JournalReader,
+    limit: u64,
+    base: u64,
+    entries: &[LogEntry],
+    last: &mut LastRecords,
+) -> std::io::Result<(Planner, End)> {
     let mut planner = Planner::after(base);
     planner.begin_replay();
     let mut logged = entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)).peekable();
@@ -100,6 +116,10 @@ fn replay(reader: &mut JournalReader, limit: u64, base: u64, entries: &[LogEntry
             apply(&mut planner, entry);
         }
         planner.record(record);
+        last.id = record.header.id;
+        if record.op != Op::Open {
+            last.entry = last.entry.max(record.header.seq);
+        }
     })?;
     for entry in logged {
         apply(&mut planner, entry);

@@ -22,6 +22,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+use file::renamed_dirs;
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
 pub use place::{FOUND, Guard, Place};
 pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
@@ -124,6 +125,7 @@ impl Planner {
             staged,
             name: record.a.to_vec(),
             former: Vec::new(),
+            part_dir: parent(record.a).to_vec(),
             left: Vec::new(),
             bound: seq,
             place: None,
@@ -165,6 +167,9 @@ impl Planner {
             self.notes.push(Note::UnknownFile(head.id));
             return;
         };
+        if head.flags & flag::PARENT != 0 {
+            return self.moved(record);
+        }
         let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
         let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
         let guard = if was_on_pfs || self.has_claim_below(&old, (bound, 0)) {
@@ -188,6 +193,27 @@ impl Planner {
         let is_open = self.open.contains(&head.id);
         if !is_open {
             self.set_place(head.id, Place { seq, sub: 0 });
+        }
+    }
+
+    /// A directory above a file was renamed, on the PFS too.
+    fn moved(&mut self, record: &Record<'_>) {
+        let Some(file) = self.files.get_mut(&record.header.id) else { return };
+        let (from, to) = renamed_dirs(record.a, record.b);
+        let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+        let before = file.left.clone();
+        file.moved(from, to);
+        let after = file.left.clone();
+        file.name = record.b.to_vec();
+        self.unclaim(&old, (bound, 0));
+        self.claim(record.b, (bound, 0), Claim::File(staged));
+        for (before, after) in before.iter().zip(after) {
+            let key = (before.seq, 1);
+            let claim = self.claims.get(&before.name).and_then(|claims| claims.get(&key)).cloned();
+            self.unclaim(&before.name, key);
+            if let Some(claim) = claim {
+                self.claim(&after.name, key, claim);
+            }
         }
     }
 
@@ -291,15 +317,32 @@ impl Planner {
 
     /// Cancels a file; what it has left behind is removed.
     fn lose(&mut self, id: u64) {
-        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        let Some(file) = self.files.get(&id) else { return };
+        let (staged, name, bound, left) = (file.staged, file.name.clone(), file.bound, file.left.clone());
         self.cancel(id);
         self.unlink_left(left, 0);
+        if self.is_replaying {
+            // An earlier agent may have published it, and not logged that.
+            let place = self.free_place(bound, 1);
+            self.enqueue_unlink(place, &name, Guard::File(staged), 0);
+        }
     }
 
     /// The overlay's entry of a name.
     #[must_use]
     pub fn overlay(&self, name: &[u8]) -> Option<&Claim> {
         Some(self.claims.get(name)?.last_key_value()?.1)
+    }
+
+    /// The name that a step makes, if the job sees nothing of that name any more.
+    #[must_use]
+    pub fn hidden_by_job<'s>(&self, step: &'s Step) -> Option<&'s [u8]> {
+        let name = match &step.action {
+            Action::Publish(file) => file.target.as_slice(),
+            Action::Symlink(path, _) => path,
+            _ => return None,
+        };
+        matches!(self.overlay(name), Some(Claim::Absent | Claim::Left)).then_some(name)
     }
 
     /// All names of the overlay.
@@ -358,7 +401,7 @@ impl Planner {
         for left in &file.left {
             self.unclaim(&left.name, (left.seq, 1));
         }
-        let part_dir = file.part_dir().to_vec();
+        let part_dir = file.part_dir.clone();
         self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
     }
 
@@ -423,7 +466,10 @@ impl Planner {
     pub fn lost(&mut self, id: u64) {
         if let Some(file) = self.files.get(&id) {
             let (name, bound) = (file.name.clone(), file.bound);
-            self.notes.push(Note::Lost(file.target()));
+            // One that was replaced may have been dropped before a restart.
+            if !file.is_covered {
+                self.notes.push(Note::Lost(file.target()));
+            }
             self.lose(id);
             // For the link of the overlay.
             let place = self.free_place(bound, 1);
@@ -485,7 +531,7 @@ impl Planner {
                 file.was_published = true;
                 if file.place.is_some() || is_open {
                     // The part file has become the published file.
-                    return Committed { names: Vec::new(), file: None, visible: false };
+                    return Committed { names, file: None, visible: false };
                 }
                 let visible = self.overlay(&published.target) == Some(&Claim::File(published.staged));
                 names.extend(self.forget(id));
@@ -527,13 +573,19 @@ impl Planner {
     /// Another thing, which got the name by record `bound`, is published under it: what earlier
     /// records left there is gone.
     fn replaced(&mut self, name: &[u8], bound: u64) {
+        let mut gone = Vec::new();
         for id in &self.leaving {
             let Some(file) = self.files.get_mut(id) else { continue };
-            for left in &mut file.left {
-                if left.name == name && left.seq < bound {
-                    left.guard = Guard::Nothing;
+            file.left.retain(|left| {
+                let is_gone = left.name == name && left.seq < bound;
+                if is_gone {
+                    gone.push(left.seq);
                 }
-            }
+                !is_gone
+            });
+        }
+        for seq in gone {
+            self.unclaim(name, (seq, 1));
         }
     }
 
@@ -567,7 +619,7 @@ impl Planner {
             out.push(CopyRequest {
                 staged: file.staged,
                 generation: file.generation,
-                part_dir: file.part_dir().to_vec(),
+                part_dir: file.part_dir.clone(),
                 target: file.target(),
                 former: file.former.iter().rev().cloned().collect(),
                 owner_changed: file.owner_changed,
@@ -646,10 +698,9 @@ impl Planner {
         FileStep {
             staged: file.staged,
             target: file.target(),
-            part_dir: file.part_dir().to_vec(),
+            part_dir: file.part_dir.clone(),
             former: file.former.iter().rev().cloned().collect(),
             vacates: Self::vacates(file),
-            hide: matches!(self.overlay(&file.name), Some(Claim::Absent | Claim::Left)),
             owner_changed: file.owner_changed,
             partial: file.partial,
         }

@@ -8,15 +8,16 @@
 
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
-use crate::plan::{Action, FileStep, Guard, Place, Planner, Step, join, parent};
+use crate::plan::{Action, Claim, FileStep, Guard, Place, Planner, Step, join, parent};
 use crate::published::{Kind, LogEntry, PublishedLog};
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
-use monarch_abi::outputs::names::{Clean, Link, Staged, clean_text, parse_part, part_name};
+use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
 use monarch_abi::outputs::{PUBLISHED, REMOVED_DIR};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Steps of a batch, at most.
 pub const MAX_BATCH: usize = 64;
@@ -155,11 +156,10 @@ impl Publisher {
     fn publish(&mut self, file: &FileStep) -> Result<bool, Failure> {
         let fail = |what| Failure::new(what, &file.target);
         let Some(part) = self.copied.get(&file.staged.id).cloned() else { return Ok(false) };
-        if file.hide {
-            self.hide(&file.target)?;
-        }
         self.apply_attributes(file, &part)?;
-        if part.path != file.target && !self.rename(file, &part)? {
+        let is_published = part.path == file.target;
+        // Published before, it may have been replaced by an entry that came later.
+        if is_published && !self.is_there(&file.target, &part) || !is_published && !self.rename(file, &part)? {
             return Ok(false);
         }
         if let Some(part) = self.copied.get_mut(&file.staged.id) {
@@ -185,6 +185,10 @@ impl Publisher {
         part_name(self.staging.info().instance, id)
     }
 
+    fn is_there(&self, path: &[u8], part: &CopiedPart) -> bool {
+        self.target.stat(path).is_ok_and(|st| (st.dev, st.ino) == (part.dev, part.ino))
+    }
+
     /// Renames the part file; `false` when it is lost.
     fn rename(&mut self, file: &FileStep, part: &CopiedPart) -> Result<bool, Failure> {
         match self.target.rename(&part.path, &file.target) {
@@ -196,13 +200,11 @@ impl Publisher {
                 return Ok(false);
             }
             Err(Errno::NOENT) => {
-                let is_there =
-                    |path: &[u8]| self.target.stat(path).is_ok_and(|st| (st.dev, st.ino) == (part.dev, part.ino));
-                if is_there(&part.path) {
+                if self.is_there(&part.path, part) {
                     // The directory of the target is missing.
                     return Err(Failure::new("rename the part file to", &file.target)(Errno::NOENT));
                 }
-                if !is_there(&file.target) {
+                if !self.is_there(&file.target, part) {
                     return Ok(false);
                 }
             }
@@ -235,16 +237,39 @@ impl Publisher {
         Ok(())
     }
 
-    /// Puts a whiteout where the job sees nothing any more.
-    fn hide(&self, name: &[u8]) -> Result<(), Failure> {
-        let fail = Failure::new("hide", name);
-        let Ok(_lock) = self.staging.lock_journal() else { return Err(fail(Errno::IO)) };
+    /// Tells processes what is about to change, and hides what the job is not to see any more. The
+    /// caller holds the lock of the journal and has read all records.
+    pub fn announce(&self, planner: &Planner, step: &Step) {
+        if let Action::Publish(file) = &step.action {
+            self.staging.state().publishing.store(file.staged.id, Ordering::Release);
+        }
+        if let Some(name) = planner.hidden_by_job(step) {
+            self.hide(name);
+        }
+    }
+
+    /// Puts a whiteout at a name, unless the overlay says something of it. With the lock held.
+    fn hide(&self, name: &[u8]) {
         let tree = self.staging.tree();
-        let hidden = match tree.read(name) {
-            Ok(None) => tree.set(name, monarch_abi::outputs::names::WHITEOUT),
-            other => other.map(|_| ()),
-        };
-        hidden.map_err(fail)
+        if let Ok(None) = tree.read(name)
+            && let Err(e) = tree.set(name, WHITEOUT)
+        {
+            tracing::warn!("{} cannot be hidden: {e}", lossy(name));
+        }
+    }
+
+    /// Nothing is being published. With the lock held.
+    fn retract(&self) {
+        self.staging.state().publishing.store(0, Ordering::Release);
+    }
+
+    /// A step has failed: nothing is being published.
+    pub fn step_failed(&self) {
+        if self.batch.is_empty()
+            && let Ok(_lock) = self.staging.lock_journal()
+        {
+            self.retract();
+        }
     }
 
     fn unlink(&mut self, path: &[u8], guard: &Guard) -> Result<(), Failure> {
@@ -353,6 +378,7 @@ impl Publisher {
             for done in self.batch.drain(..).rev() {
                 planner.fail(done.step.place);
             }
+            self.step_failed();
         }
         self.batch.clear();
         self.touched.clear();
@@ -425,6 +451,7 @@ impl Publisher {
                 }
             }
         }
+        self.retract();
         for staged in &out.removed {
             staging.remove_data(staged);
         }
@@ -440,8 +467,14 @@ impl Publisher {
             }
             return Ok(());
         }
-        if planner.overlay(name).is_some() {
-            return Ok(());
+        match planner.overlay(name) {
+            // The job removed it while it was published.
+            Some(Claim::Absent | Claim::Left) => {
+                self.hide(name);
+                return Ok(());
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         let Some(text) = tree.read(name)? else { return Ok(()) };
         match Link::parse(&text) {
@@ -485,7 +518,7 @@ impl Publisher {
         if !planner.is_idle() || !self.batch.is_empty() {
             return Ok(false);
         }
-        let next_id = self.staging.state().next_id.load(std::sync::atomic::Ordering::Acquire);
+        let next_id = self.staging.state().next_id.load(Ordering::Acquire);
         self.log.begin_again(self.staging.dir(), planner.last_seq(), next_id).map_err(fail("write the agent's log"))?;
         self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
         Ok(true)

@@ -26,15 +26,18 @@ pub struct LeftName {
 }
 
 /// A staged file that is not published, or whose publication is being done.
+///
+/// Fields: 20, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
     pub staged: Staged,
     /// Its name for the job, below the output root.
     pub name: Vec<u8>,
-    /// Names that it had before, oldest first: its part file lies beside the first one, and an
-    /// earlier publication may have given it any of them.
+    /// Names that it had before, oldest first: an earlier publication may have given it any of them.
     pub former: Vec<Vec<u8>>,
+    /// The directory in which its part file was made.
+    pub part_dir: Vec<u8>,
     /// Names that it has left behind.
     pub left: Vec<LeftName>,
     /// The record that gave it its name.
@@ -70,10 +73,15 @@ pub struct PlannedFile {
 }
 
 impl PlannedFile {
-    /// The directory of its part file, below the output root.
-    #[must_use]
-    pub fn part_dir(&self) -> &[u8] {
-        parent(self.former.first().unwrap_or(&self.name))
+    /// Directory `from` was renamed to `to`, on the PFS too: what lay below it lies there now.
+    pub fn moved(&mut self, from: &[u8], to: &[u8]) {
+        let names = self.former.iter_mut().chain(self.left.iter_mut().map(|left| &mut left.name));
+        for path in names.chain([&mut self.part_dir]) {
+            let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+            if let Some(rest) = rest {
+                *path = [to, rest].concat();
+            }
+        }
     }
 
     /// The name that it gets on the PFS.
@@ -97,4 +105,17 @@ pub fn parent(path: &[u8]) -> &[u8] {
 #[must_use]
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+/// The directories that differ when a path below a renamed directory was `a` and is `b`.
+#[must_use]
+pub(super) fn renamed_dirs<'p>(a: &'p [u8], b: &'p [u8]) -> (&'p [u8], &'p [u8]) {
+    let same = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (tail, head) = (&a[a.len() - same..], a.len() - same);
+    // Whole names only.
+    let cut = match tail.iter().position(|&c| c == b'/') {
+        Some(at) => at,
+        None => return (a, b),
+    };
+    (&a[..head + cut], &b[..b.len() - same + cut])
 }

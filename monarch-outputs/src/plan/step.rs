@@ -25,8 +25,6 @@ pub struct FileStep {
     pub former: Vec<Vec<u8>>,
     /// Names to remove after the rename.
     pub vacates: Vec<Vacate>,
-    /// Whether the job sees nothing at the target any more: the name needs a whiteout before.
-    pub hide: bool,
     /// Whether owner and group are to be set.
     pub owner_changed: bool,
     /// The killed writers' file lies beside the one that it would have replaced.

@@ -189,7 +189,8 @@ fn a_file_whose_name_the_job_has_removed_is_published_hidden_and_removed() {
     bench.unlink("a", 3, 0);
     bench.copy();
     let step = bench.planner.next_step().unwrap();
-    assert!(matches!(&step.action, Action::Publish(file) if file.hide && file.staged.id == 1), "{step:?}");
+    assert!(matches!(&step.action, Action::Publish(file) if file.staged.id == 1), "{step:?}");
+    assert_eq!(bench.planner.hidden_by_job(&step), Some(&b"a"[..]));
     assert_eq!(bench.run(), ["a=1", "m=2", "-a"]);
 }
 
@@ -274,6 +275,23 @@ fn records_during_a_publication_are_followed() {
     assert_eq!(bench.run(), ["g=1 -f1", "-f2", "f4=4"]);
     bench.close(3);
     assert_eq!(bench.run(), ["f3=3"]);
+}
+
+#[test]
+fn a_renamed_directory_takes_part_files_and_names_along() {
+    let mut bench = Bench::new();
+    bench.open(1, "run/tmp/a.part");
+    bench.rename(1, "run/tmp/a.part", "run/tmp/a");
+    bench.put(Op::Rename, 1, flag::PARENT, "run/tmp/a", b"run/final/a");
+    let file = bench.planner.file(1).unwrap();
+    assert_eq!((file.name.as_slice(), file.part_dir.as_slice()), (&b"run/final/a"[..], &b"run/final"[..]));
+    assert_eq!(file.former, [b"run/final/a.part".to_vec()]);
+    assert_eq!(bench.planner.overlay(b"run/final/a"), Some(&Claim::File(staged(1))));
+    assert_eq!(bench.planner.overlay(b"run/tmp/a"), None);
+    bench.close(1);
+    assert_eq!(bench.run(), ["run/final/a=1"]);
+    assert_eq!(renamed_dirs(b"a/x", b"b/x"), (&b"a"[..], &b"b"[..]));
+    assert_eq!(renamed_dirs(b"a/tail/x", b"b-tail/x"), (&b"a/tail"[..], &b"b-tail"[..]));
 }
 
 #[test]
