@@ -10,7 +10,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::{Hidden, MAX_OUTPUTS, MAX_ROOTS};
 
-/// The page; zero is "not known" in every field.
+/// The page; zero is "not known" in every field. Fields: 13, because all that a child has to ask
+/// for again lies in this one page.
 #[cfg_attr(not(target_arch = "aarch64"), repr(C, align(4096)))]
 #[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 pub struct Process {

@@ -184,8 +184,8 @@ impl Drain {
         retry.min(poll).max(Duration::from_millis(1)).min(MAX_POLL)
     }
 
-    /// Sleeps until a record comes, a copy ends, or something is due. `seen`: the counter of records
-    /// before the last turn.
+    /// Sleeps until a record comes, a copy ends, or something is due. `seen`: the counter of
+    /// records before the last turn.
     pub fn sleep(&self, seen: u32) {
         let (state, pause) = (self.state(), self.pause());
         state.sleepers.store(1, Ordering::SeqCst);
@@ -365,7 +365,8 @@ impl Drain {
     /// Begins the next step, if it is ready now that all records are read.
     fn begin_step(&mut self) -> Option<Step> {
         self.planner.next_step()?;
-        // A few entries are finished one by one: the word that tells processes has one file's place.
+        // A few entries are finished one by one: the word that tells processes has one file's
+        // place.
         let is_bulk = self.planner.pending_len() >= MIN_BULK;
         if self.publisher.batch_len() > 0 && !is_bulk {
             return None;

@@ -110,8 +110,8 @@ impl Outputs {
         self.lock().get(root).cloned()
     }
 
-    /// Makes or adopts the staging directory of a root and drains it. A root that is in use gets the
-    /// patterns and flags of this call.
+    /// Makes or adopts the staging directory of a root and drains it. A root that is in use gets
+    /// the patterns and flags of this call.
     ///
     /// # Errors
     /// [`OutputsError`]; the root is not staged then.
@@ -168,8 +168,8 @@ impl Outputs {
         roots.iter().map(|root| root.drain.status()).collect()
     }
 
-    /// Waits until nothing of a root is pending and no staged file is open, the deadline has passed,
-    /// or `progress` breaks. The last status; `None` when the root is not in use.
+    /// Waits until nothing of a root is pending and no staged file is open, the deadline has
+    /// passed, or `progress` breaks. The last status; `None` when the root is not in use.
     pub fn wait_drained(
         &self,
         root: &Path,
@@ -188,7 +188,8 @@ impl Outputs {
         }
     }
 
-    /// Publishes the present content of a staged file that is open, under its name. The bytes copied.
+    /// Publishes the present content of a staged file that is open, under its name. The bytes
+    /// copied.
     ///
     /// # Errors
     /// [`OutputsError::NotStaged`] when no staged file has the name.
@@ -210,8 +211,8 @@ impl Outputs {
         }
     }
 
-    /// Stops to drain all roots. What is pending stays in the staging directories, and processes may
-    /// go on to stage.
+    /// Stops to drain all roots. What is pending stays in the staging directories, and processes
+    /// may go on to stage.
     pub fn stop(&self) {
         let roots = std::mem::take(&mut *self.lock());
         drop(roots);

@@ -16,7 +16,7 @@
 
 mod file;
 #[cfg(test)]
-mod model;
+mod model_tests;
 mod place;
 mod step;
 #[cfg(test)]
@@ -49,7 +49,8 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 49, fields: 15, because facts, questions and the rules between them share all of its maps.
+/// Methods: 57, because facts, questions and the rules between them share all of its maps.
+/// Fields: 14, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -252,8 +253,8 @@ impl Planner {
         } else if top.is_some() {
             guard = Some(Guard::Any);
         }
-        // The shim leaves a whiteout in any case, as the agent may be publishing something under the
-        // name just then: an entry removes it.
+        // The shim leaves a whiteout in any case, as the agent may be publishing something under
+        // the name just then: an entry removes it.
         self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
         self.unlink_left(left, head.time_ns);
     }

@@ -55,7 +55,8 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root.
+/// Publishes the entries of one output root. Methods: 26, because each kind of step is a few short
+/// ones.
 #[derive(Debug)]
 pub struct Publisher {
     staging: Arc<StagingDir>,
@@ -360,8 +361,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Makes the batch durable, logs it, and changes the overlay. `read_records` feeds the plan what
-    /// was appended; it is called with the lock of the journal held.
+    /// Makes the batch durable, logs it, and changes the overlay. `read_records` feeds the plan
+    /// what was appended; it is called with the lock of the journal held.
     ///
     /// # Errors
     /// A failure of the PFS or of the tier: the steps of the batch have failed.

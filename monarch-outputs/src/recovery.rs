@@ -37,8 +37,8 @@ pub struct RecoverReport {
     pub rest: OutputStatus,
 }
 
-/// Publishes all that a staging directory holds, removes part files that nothing claims, and removes
-/// the staging directory when nothing is left. `progress` may break off.
+/// Publishes all that a staging directory holds, removes part files that nothing claims, and
+/// removes the staging directory when nothing is left. `progress` may break off.
 ///
 /// # Errors
 /// [`OutputsError`].

@@ -1,5 +1,5 @@
-//! Virtual directory streams: listings from shared memory, and those of the PFS with what is pending
-//! below an output root.
+//! Virtual directory streams: listings from shared memory, and those of the PFS with what is
+//! pending below an output root.
 //!
 //! The one object that only looks like one of the C library. A stream starts with a magic word that
 //! no real `DIR` can start with (glibc's begins with a descriptor, which is not negative), so that

@@ -27,14 +27,15 @@ pub struct LeftName {
 
 /// A staged file that is not published, or whose publication is being done.
 ///
-/// Fields: 20, because the rules of the plan ask for all of them.
+/// Fields: 19, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
     pub staged: Staged,
     /// Its name for the job, below the output root.
     pub name: Vec<u8>,
-    /// Names that it had before, oldest first: an earlier publication may have given it any of them.
+    /// Names that it had before, oldest first: an earlier publication may have given it any of
+    /// them.
     pub former: Vec<Vec<u8>>,
     /// The directory in which its part file was made.
     pub part_dir: Vec<u8>,

@@ -188,8 +188,8 @@ impl Merged {
         let ino = |path: &CStr| kernel::stat_at(fd, path, 0).map_or(1, |st| st.st_ino);
         self.push(b".", ino(c"."), libc::DT_DIR)?;
         self.push(b"..", ino(c".."), libc::DT_DIR)?;
-        // The overlay first: what the agent publishes from here on the PFS lists, or the overlay has
-        // listed.
+        // The overlay first: what the agent publishes from here on the PFS lists, or the overlay
+        // has listed.
         let pending = Pending::read(place)?;
         let mut both = Hashes::new();
         each(fd, |name| {

@@ -66,7 +66,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 25, methods: 27, because it stands for three programs.
+/// Fields: 25, because it stands for three programs. Methods: 27, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
