@@ -120,6 +120,20 @@ pub fn below(place: &Place) -> Result<Below> {
     Ok(below)
 }
 
+/// Removes a directory of the overlay that has no links any more, where the PFS has no directory;
+/// whether it is gone. With the lock held.
+pub fn remove_empty(root: &Root, rel: &[u8]) -> bool {
+    let Ok(dir) = open_dir(root.in_tree(rel)) else { return true };
+    let _ = each(dir.0, |name| {
+        if name.kind == libc::DT_DIR {
+            remove_empty(root, child(rel, name.name)?.get());
+        }
+        Ok(())
+    });
+    let path = root.in_tree(rel);
+    path.is_some_and(|mut path| path.c_str().is_some_and(|path| kernel::unlink(path, libc::AT_REMOVEDIR).is_ok()))
+}
+
 /// Moves a directory of the overlay to where the directory of the PFS was renamed, and notes where
 /// the staged files below it are now. With the lock held.
 pub fn move_directory(journal: &Journal<'_>, from: &Place, to: &Place) -> Result<()> {

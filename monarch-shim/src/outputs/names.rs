@@ -233,6 +233,7 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     if entry.is_there() {
         return Err(libc::EEXIST);
     }
+    listing::remove_empty(&root, place.rel());
     let mut text = monarch_abi::mem::PathBuffer::front();
     text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
     journal.append(Op::Symlink, About::default(), place.rel(), target.to_bytes())?;
@@ -357,6 +358,9 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     }
     if from.rel() == to.rel() {
         return Ok(true);
+    }
+    if matches!(replaced, Entry::Directory) && !listing::remove_empty(&root, to.rel()) {
+        return Ok(false);
     }
     let was_published = was_published || is_published(from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };

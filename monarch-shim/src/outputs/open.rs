@@ -6,6 +6,7 @@ use super::create::{Create, Created, NOT_PASSED_ON, create, drop_data, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
 use super::kernel;
+use super::listing;
 use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::roots::Root;
@@ -39,7 +40,8 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         match &entry {
             Entry::Nothing if !writes => return Ok(Answer::Plain),
             Entry::Nothing => {}
-            Entry::Directory => return Ok(Answer::Plain),
+            Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => return Ok(Answer::Plain),
+            Entry::Directory => continue,
             Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
             Entry::RemovedDir | Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
@@ -81,6 +83,16 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         }
     }
     Ok(Answer::Plain)
+}
+
+/// Whether a directory of the overlay was left where the PFS has none any more, and is gone now.
+fn is_left_over(place: &Place) -> Result<bool> {
+    let mut path = place.on_pfs()?;
+    if !matches!(kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?), Err(libc::ENOENT)) {
+        return Ok(false);
+    }
+    let _journal = Journal::lock(&place.root)?;
+    Ok(listing::remove_empty(&place.root, place.rel()))
 }
 
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
