@@ -93,9 +93,17 @@ fn given(fd: Fd) -> c_int {
 /// As for [`user::path`].
 #[inline]
 pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { open_below(&ctx, dirfd, path, flags, mode) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        at_path(dirfd, path, -1, |place| {
+        answer(ctx, dirfd, path, -1, |place| {
             let opened = open::open(place, Create { flags, mode })?;
             Ok(match opened {
                 Answer::Plain => Answer::Plain,
@@ -229,7 +237,7 @@ fn as_result(answer: Answer<()>) -> Answer<c_int> {
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
@@ -244,7 +252,7 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
@@ -262,7 +270,7 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe { at_path(dirfd, path, -1, |place| names::make(place).map(as_result)) }
@@ -272,7 +280,7 @@ pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
 ///
 /// # Safety
 /// As for [`user::path`], for both.
-#[inline]
+#[inline(never)]
 pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
@@ -287,7 +295,7 @@ pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) 
 ///
 /// # Safety
 /// As for [`user::path`], for both.
-#[inline]
+#[inline(never)]
 pub unsafe fn link(
     from_fd: c_int,
     from: *const c_char,
@@ -306,7 +314,7 @@ pub unsafe fn link(
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe { at_path(dirfd, path, -1, |place| names::settle(place, follow).map(as_result)) }
@@ -316,7 +324,7 @@ pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<
 ///
 /// # Safety
 /// As for [`user::path`], for both.
-#[inline]
+#[inline(never)]
 pub unsafe fn rename(
     (from_fd, from): (c_int, *const c_char),
     (to_fd, to): (c_int, *const c_char),
@@ -371,7 +379,7 @@ unsafe fn rename_below(
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn set_attributes(
     dirfd: c_int,
     path: *const c_char,
@@ -386,7 +394,7 @@ pub unsafe fn set_attributes(
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe { at_path(libc::AT_FDCWD, path, -1, |place| attributes::truncate(place, len)) }
@@ -483,7 +491,7 @@ const MAX_TEMPORARY_TRIES: usize = 100;
 ///
 /// # Safety
 /// The contract of mkostemps(3).
-#[inline]
+#[inline(never)]
 pub unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
     ctx::for_outputs()?;
     // SAFETY: by contract.
@@ -536,7 +544,7 @@ pub fn is_staged(fd: c_int) -> bool {
 ///
 /// # Safety
 /// The contract of realpath(3).
-#[inline]
+#[inline(never)]
 pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
     // SAFETY: by contract.
     unsafe {
@@ -569,7 +577,7 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn file_system(path: *const c_char) -> Option<monarch_guest::absolute::Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
@@ -602,7 +610,7 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(never)]
 pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.

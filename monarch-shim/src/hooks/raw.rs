@@ -38,6 +38,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
         match n {
             libc::SYS_openat | libc::SYS_openat2 => of_open(n, a, &raw)?,
             libc::SYS_fstat | libc::SYS_newfstatat | libc::SYS_statx => stat::by_number(n, a, raw)?,
+            libc::SYS_unlinkat => super::names::removed(a[0] as c_int, a[1] as *const c_char, a[2] as c_int, || raw(a)),
             libc::SYS_close | libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fsync | libc::SYS_fdatasync => {
                 super::close::by_number(n, a, &raw)?
             }

@@ -34,7 +34,6 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
         match n {
             libc::SYS_renameat => renamed((fd, path2), (third, path4), 0, call),
             libc::SYS_renameat2 => renamed((fd, path2), (third, path4), v as u32, call),
-            libc::SYS_unlinkat => removed(fd, path2, third, call),
             libc::SYS_mkdirat | libc::SYS_mknodat => made(fd, path2, call),
             libc::SYS_symlinkat => symlinked(path, y as c_int, z as *const c_char, call),
             libc::SYS_linkat => {
