@@ -182,13 +182,12 @@ fn copy_leased(
     Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, sum, attributes })
 }
 
+/// A part file that is open, and its path.
+type OpenPart = (Vec<u8>, Box<dyn TargetFile>);
+
 /// Opens the part file: where it was made, or in the directory of its target, if one was made
 /// there.
-fn open_part(
-    context: &CopyContext,
-    request: &CopyRequest,
-    name: &[u8],
-) -> Result<Option<(Vec<u8>, Box<dyn TargetFile>)>, Stop> {
+fn open_part(context: &CopyContext, request: &CopyRequest, name: &[u8]) -> Result<Option<OpenPart>, Stop> {
     let dirs = [request.part_dir.as_slice(), parent(&request.target)];
     let count = if dirs[0] == dirs[1] { 1 } else { 2 };
     for dir in dirs.into_iter().take(count) {

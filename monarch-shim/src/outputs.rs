@@ -9,19 +9,19 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`roots`] | output roots as this process sees them |
-//! | [`place`] | from (dirfd, path) to a name below an output root |
-//! | [`tree`] | the overlay |
-//! | [`lookup`] | what a path means on this node |
-//! | [`journal`] | the lock, and appending records |
-//! | [`create`] | staging a new file |
-//! | [`open`] | opens |
-//! | [`names`] | removing, renaming, making names |
+//! | [`place`](mod@place) | from (dirfd, path) to a name below an output root |
+//! | [`tree`](mod@tree) | the overlay |
+//! | [`lookup`](mod@lookup) | what a path means on this node |
+//! | [`journal`](mod@journal) | the lock, and appending records |
+//! | [`create`](mod@create) | staging a new file |
+//! | [`open`](mod@open) | opens |
+//! | [`names`](mod@names) | removing, renaming, making names |
 //! | [`attributes`] | modes, owners, times, lengths by path |
-//! | [`stat`] | what stat and its kin say |
-//! | [`listing`] | merged listings |
+//! | [`stat`](mod@stat) | what stat and its kin say |
+//! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
-//! | [`answer`] | results of calls |
+//! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
 pub mod answer;
