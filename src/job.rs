@@ -94,16 +94,21 @@ pub(crate) fn follow_links(config: &mut Config, quiet: bool) {
     }
 }
 
-/// Adds links in the working directory, arguments and environment that lead into a root.
+/// Adds links in the working directory, arguments and environment that lead into a root or an
+/// output root.
 fn add_aliases(config: &mut Config, command: &[OsString]) {
-    let roots: Vec<PathBuf> = config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
+    let data = config.dataset.roots.iter().map(|root| root.real_path.clone());
+    let outputs = config.outputs.iter().map(|root| root.real_path.clone());
+    let roots: Vec<PathBuf> = data.chain(outputs).collect();
     let env: Vec<OsString> = std::env::vars_os().map(|(_, v)| v).collect();
     let words = command.iter().chain(&env).map(OsString::as_os_str);
     for (n, path) in aliases::find(&roots, words) {
-        if let Some(root) = config.dataset.roots.get_mut(n)
-            && !root.aliases.contains(&path)
+        let data = config.dataset.roots.iter_mut().map(|root| &mut root.aliases);
+        let mut all = data.chain(config.outputs.iter_mut().map(|root| &mut root.aliases));
+        if let Some(aliases) = all.nth(n)
+            && !aliases.contains(&path)
         {
-            root.aliases.push(path);
+            aliases.push(path);
         }
     }
 }

@@ -5,10 +5,11 @@ use crate::lease::{LeaseWatch, LeasedFile};
 use crate::plan::{CopyRequest, join, parent};
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
-use crate::target::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat};
+use crate::target::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended_of};
 use monarch_abi::outputs::STAGED_MODE;
 use monarch_abi::outputs::names::{Staged, part_name};
 use monarch_storage::token_bucket::TokenBucket;
+use rustix::fd::AsFd;
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -173,6 +174,7 @@ fn copy_leased(
         }
     };
     let sum = copy_bytes(context, request, data, part.as_ref(), st.st_size as u64, progress)?;
+    set_extended(request, data, part.as_ref())?;
     part.set_attributes(&attributes).map_err(Failure::new("set the attributes of", &request.target))?;
     part.sync().map_err(Failure::new("sync", &request.target))?;
     let done = part.stat().map_err(Failure::new("stat the part file of", &request.target))?;
@@ -180,6 +182,23 @@ fn copy_leased(
         return Err(Failure::new("copy all bytes of", &request.target)(Errno::IO).into());
     }
     Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, sum, attributes })
+}
+
+/// Gives the part file the extended attributes of the staged file. A PFS that has none keeps none.
+fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile) -> Result<(), Failure> {
+    let extended =
+        extended_of(data.fd.as_fd()).map_err(Failure::new("read the extended attributes of", &request.target))?;
+    if extended.is_empty() && !request.extended_changed {
+        return Ok(());
+    }
+    match part.set_extended(&extended) {
+        Err(errno @ (Errno::NOTSUP | Errno::NOSYS)) => {
+            let path = String::from_utf8_lossy(&request.target);
+            tracing::warn!("{path} is published without its extended attributes: {errno}");
+            Ok(())
+        }
+        done => done.map_err(Failure::new("set the extended attributes of", &request.target)),
+    }
 }
 
 /// A part file that is open, and its path.

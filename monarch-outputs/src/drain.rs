@@ -55,6 +55,10 @@ impl DrainView {
     }
 }
 
+/// How long the PFS refuses an entry before creates below the root get the error: what passes
+/// sooner, the job never sees.
+const HOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// A copy that is to be tried again.
 #[derive(Debug, Default)]
 struct Retry {
@@ -62,6 +66,24 @@ struct Retry {
     generation: u64,
     backoff: Backoff,
     errno: Option<Errno>,
+    /// When it failed first.
+    since: Option<Instant>,
+}
+
+impl Retry {
+    /// Notes a failure, to be tried again after a pause.
+    fn failed(&mut self, errno: Errno) {
+        let now = Instant::now();
+        self.errno = Some(errno);
+        self.since.get_or_insert(now);
+        self.due = Some(now + self.backoff.pause());
+    }
+
+    /// The error that holds the root.
+    fn holding(&self) -> Option<Errno> {
+        let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);
+        self.errno.filter(|errno| is_long && remedy(*errno) == Remedy::Hold)
+    }
 }
 
 /// What is tried again, and why.
@@ -99,14 +121,21 @@ fn sentence(failure: &Failure) -> String {
     format!("cannot {what} {path}: {errno}; {}", advice(*errno))
 }
 
-/// Whether a process that opened a file at a time still lives: one with its number that began later
-/// is another.
+/// Whether a process that opened a file at a time still runs: one with its number that began later
+/// is another. One that is ending has lost its descriptors, and goes on as a zombie until its
+/// parent has asked for its status.
 fn is_alive(pid: u32, opened_ns: u64) -> bool {
     const SLACK_NS: u64 = 2_000_000_000;
+    const PF_EXITING: u64 = 4;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The name of the program, in parentheses, may have spaces.
-    let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
-    let ticks: u64 = field.and_then(|ticks| ticks.parse().ok()).unwrap_or(0);
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let (state, flags, ticks) = (fields.first().copied().unwrap_or("Z"), number(6), number(19));
+    if matches!(state, "Z" | "X") || flags & PF_EXITING != 0 {
+        return false;
+    }
     let since_boot_ns = ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second().max(1);
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let up_ns = (up.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(up.tv_nsec as u64);
@@ -292,8 +321,7 @@ impl Drain {
         let retry = self.troubles.copies.entry(id).or_default();
         let is_first = retry.errno != Some(failure.errno);
         retry.generation = generation;
-        retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.pause());
+        retry.failed(failure.errno);
         let text = sentence(failure);
         if is_first {
             tracing::warn!("output below {}: {text}", self.staging.info().root);
@@ -412,8 +440,7 @@ impl Drain {
         if self.troubles.publish_text.as_ref() != Some(&text) {
             tracing::warn!("outputs below {}: {text}", self.staging.info().root);
         }
-        retry.errno = Some(failure.errno);
-        retry.due = Some(Instant::now() + retry.backoff.pause());
+        retry.failed(failure.errno);
         self.troubles.publish_text = Some(text);
     }
 
@@ -443,8 +470,8 @@ impl Drain {
     }
 
     fn held_errno(&self) -> u32 {
-        let mut errors = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.errno);
-        let held = errors.find(|errno| remedy(*errno) == Remedy::Hold);
+        let mut retries = self.troubles.copies.values().chain([&self.troubles.publish]);
+        let held = retries.find_map(Retry::holding);
         held.map_or(0, |errno| errno.raw_os_error().unsigned_abs())
     }
 

@@ -119,6 +119,8 @@ impl Planner {
             self.notes.push(Note::UnknownFile(head.id));
             return;
         };
+        let replaces = head.flags & flag::PUBLISHED != 0;
+        let supersedes = replaces && !matches!(self.overlay(record.a), Some(Claim::Absent | Claim::Left));
         self.cover(record.a);
         self.claim(record.a, (seq, 0), Claim::File(staged));
         self.open.insert(head.id);
@@ -133,7 +135,8 @@ impl Planner {
             open_until: seq,
             generation: 0,
             copy: CopyState::Waiting,
-            replaces: head.flags & flag::PUBLISHED != 0,
+            replaces,
+            supersedes,
             partial: false,
             is_covered: false,
             in_flight: false,
@@ -142,6 +145,7 @@ impl Planner {
             opened_ns: head.time_ns,
             closed_ns: 0,
             owner_changed: false,
+            extended_changed: false,
         };
         self.files.insert(head.id, file);
         self.created.push(Created { staged, name: record.a.to_vec() });
@@ -190,7 +194,7 @@ impl Planner {
         file.former.push(old);
         file.name = record.b.to_vec();
         file.bound = seq;
-        file.replaces = false;
+        (file.replaces, file.supersedes) = (false, false);
         let is_open = self.open.contains(&head.id);
         if !is_open {
             self.set_place(head.id, Place { seq, sub: 0 });
@@ -277,6 +281,15 @@ impl Planner {
     fn attributes_changed(&mut self, id: u64, seq: u64, flags: u16, time_ns: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.owner_changed |= flags & flag::OWNER != 0;
+        if flags & flag::EXTENDED != 0 {
+            // The copy has to be made with them.
+            file.extended_changed = true;
+            file.generation += 1;
+            file.copy = CopyState::Waiting;
+            if let Some(place) = file.place {
+                self.to_copy.insert(place);
+            }
+        }
         // A publication that was begun may have missed them: it is done once more.
         if file.in_flight && file.place.is_none() && !self.open.contains(&id) {
             file.closed_ns = time_ns;
@@ -422,7 +435,7 @@ impl Planner {
         }
         file.closed_ns = now_ns;
         file.openers.clear();
-        file.partial = is_killed && file.replaces;
+        file.partial = is_killed && file.supersedes;
         // It has its name only since its rename.
         let after = file.open_until.max(file.bound);
         if is_killed {
@@ -624,6 +637,7 @@ impl Planner {
                 target: file.target(),
                 former: file.former.iter().rev().cloned().collect(),
                 owner_changed: file.owner_changed,
+                extended_changed: file.extended_changed,
             });
         }
         for request in &out {

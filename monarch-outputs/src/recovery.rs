@@ -4,9 +4,9 @@ use crate::errors::OutputsError;
 use crate::plan::join;
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions};
-use crate::staging::StagingDir;
+use crate::staging::{StagingDir, read_info};
 use crate::status::OutputStatus;
-use crate::target::{DirTarget, Kind, OutputTarget};
+use crate::target::{DirTarget, Kind, OutputTarget, TargetStat};
 use monarch_abi::outputs::names::parse_part;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -128,4 +128,40 @@ pub fn remove_parts(target: &dyn OutputTarget, instance: u64) -> u64 {
         }
     }
     removed
+}
+
+/// How old a part file is before it is taken for one that nothing will publish. A node that still
+/// has its file makes the part file again.
+pub const ORPHAN_AGE: Duration = Duration::from_secs(3600);
+
+/// Removes part files of this user below a directory of the PFS that are older than [`ORPHAN_AGE`]
+/// and belong to none of these staging directories: what was staged for them is gone with its
+/// tier. Returns how many were removed.
+///
+/// # Errors
+/// When the directory cannot be opened.
+pub fn remove_orphans(dir: &Path, staging: &[PathBuf], now_ns: u64) -> Result<u64, OutputsError> {
+    let known: Vec<u64> = staging.iter().filter_map(|dir| Some(read_info(dir).ok()?.instance)).collect();
+    let target = DirTarget::open(dir).map_err(|source| OutputsError::Root { path: dir.to_owned(), source })?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_old = |mtime_ns: i64| now_ns.saturating_sub(mtime_ns.max(0).unsigned_abs()) > ORPHAN_AGE.as_nanos() as u64;
+    let (mut removed, mut dirs) = (0, vec![Vec::new()]);
+    while let Some(dir) = dirs.pop() {
+        let Ok(names) = target.entries(&dir) else { continue };
+        for (name, may_be_dir) in names {
+            let path = join(&dir, &name);
+            match parse_part(&name) {
+                Some((of, _)) => {
+                    let is_orphan =
+                        |st: TargetStat| st.kind == Kind::File && st.uid == user && is_old(st.mtime_ns);
+                    if !known.contains(&of) && target.stat(&path).is_ok_and(is_orphan) {
+                        removed += u64::from(target.unlink(&path).is_ok());
+                    }
+                }
+                None if may_be_dir => dirs.push(path),
+                None => {}
+            }
+        }
+    }
+    Ok(removed)
 }

@@ -2,8 +2,10 @@
 
 mod dir;
 pub mod doubles;
+mod extended;
 
 pub use dir::DirTarget;
+pub use extended::extended_of;
 
 use rustix::io::Result;
 use std::fmt::Debug;
@@ -66,6 +68,15 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// An extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extended {
+    /// Its name, with the class in front, as `user.note`.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
 /// A file on the PFS that is open for writing.
 pub trait TargetFile: Send + Debug {
     /// Writes at an offset; the bytes written, which may be fewer.
@@ -93,6 +104,11 @@ pub trait TargetFile: Send + Debug {
     /// # Errors
     /// What the kernel said.
     fn set_attributes(&self, attributes: &Attributes) -> Result<()>;
+    /// Gives it these extended attributes, and no others that a job may set.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    fn set_extended(&self, extended: &[Extended]) -> Result<()>;
 }
 
 /// The tree below an output root. Paths are relative to it; links that lead out of it are not

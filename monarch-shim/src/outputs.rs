@@ -80,6 +80,66 @@ unsafe fn answer<T>(
     of_call(|| Place::find(ctx, dirfd, bytes).map(|mut place| work(&mut place)), failed)
 }
 
+/// [`at_path`] for a call that changes something: links outside of the output roots are followed to
+/// them while something is pending there, the last one only with `follow`.
+#[inline]
+unsafe fn at_changed_path<T>(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { answer_change(&ctx, (dirfd, path), follow, failed, work) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn answer_change<T>(
+    ctx: &Ctx,
+    (dirfd, path): (c_int, *const c_char),
+    follow: bool,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    of_call(|| changed_place(ctx, dirfd, bytes, follow).map(|mut place| work(&mut place)), failed)
+}
+
+/// The place that a path names which is about to be changed.
+fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
+    let place = Place::find(ctx, dirfd, path);
+    if place.is_none() && roots::any_pending(ctx) {
+        return Place::behind_links(ctx, dirfd, path, follow);
+    }
+    place
+}
+
+/// Where a name that was not found leads by links outside of the output roots, if something is
+/// pending below one: the absolute path, on which the call is to be made again.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    let ctx = ctx::for_outputs()?;
+    if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
+        return None;
+    }
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    if Place::find(&ctx, dirfd, bytes).is_some() {
+        return None;
+    }
+    let found = Place::behind_links(&ctx, dirfd, bytes, follow).and_then(|place| place.on_pfs().ok());
+    errno::set_errno(libc::ENOENT);
+    found
+}
+
 /// The number of a descriptor that is the application's from now on.
 fn given(fd: Fd) -> c_int {
     let number = fd.0;
@@ -101,9 +161,16 @@ pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -
 #[cold]
 #[inline(never)]
 unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
+    let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
+    let found = |bytes| {
+        if changes { changed_place(ctx, dirfd, bytes, follow) } else { Place::find(ctx, dirfd, bytes) }
+    };
     // SAFETY: by contract.
     unsafe {
-        answer(ctx, dirfd, path, -1, |place| {
+        let bytes = user::path(path)?;
+        let work = |place: &mut Place| {
             let opened = open::open(place, Create { flags, mode })?;
             Ok(match opened {
                 Answer::Plain => Answer::Plain,
@@ -112,7 +179,8 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
                     Answer::Done(given(fd))
                 }
             })
-        })
+        };
+        of_call(|| found(bytes).map(|mut place| work(&mut place)), -1)
     }
 }
 
@@ -241,7 +309,7 @@ fn as_result(answer: Answer<()>) -> Answer<c_int> {
 pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        at_path(dirfd, path, -1, |place| {
+        at_changed_path(dirfd, path, false, -1, |place| {
             let done = if flags & libc::AT_REMOVEDIR != 0 { names::rmdir(place) } else { names::unlink(place) };
             done.map(as_result)
         })
@@ -256,7 +324,7 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
 pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        at_path(libc::AT_FDCWD, path, -1, |place| {
+        at_changed_path(libc::AT_FDCWD, path, false, -1, |place| {
             let mut on_pfs = place.on_pfs()?;
             let st = on_pfs.c_str().and_then(|p| kernel::lstat(p).ok());
             let is_dir = st.is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR);
@@ -273,7 +341,7 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
 #[inline(never)]
 pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_path(dirfd, path, -1, |place| names::make(place).map(as_result)) }
+    unsafe { at_changed_path(dirfd, path, false, -1, |place| names::make(place).map(as_result)) }
 }
 
 /// symlinkat(2).
@@ -284,7 +352,7 @@ pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
 pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        at_path(dirfd, path, -1, |place| {
+        at_changed_path(dirfd, path, false, -1, |place| {
             let Some(text) = user::path(target) else { return Ok(Answer::Plain) };
             names::symlink(place, CStr::from_ptr(text.as_ptr().cast())).map(as_result)
         })
@@ -306,7 +374,7 @@ pub unsafe fn link(
     // SAFETY: by contract.
     unsafe {
         let work = |place: &mut Place| names::publish_for_link(place, follow).map(as_result);
-        at_path(from_fd, from, -1, work).or_else(|| make(to_fd, to))
+        at_changed_path(from_fd, from, follow, -1, work).or_else(|| make(to_fd, to))
     }
 }
 
@@ -317,7 +385,7 @@ pub unsafe fn link(
 #[inline(never)]
 pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_path(dirfd, path, -1, |place| names::settle(place, follow).map(as_result)) }
+    unsafe { at_changed_path(dirfd, path, follow, -1, |place| names::settle(place, follow).map(as_result)) }
 }
 
 /// renameat2(2); `call` is the plain call.
@@ -348,7 +416,8 @@ unsafe fn rename_below(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: by contract of the caller.
-    let place = |fd: c_int, path: *const c_char| unsafe { user::path(path) }.and_then(|p| Place::find(ctx, fd, p));
+    let place =
+        |fd: c_int, path: *const c_char| unsafe { user::path(path) }.and_then(|p| changed_place(ctx, fd, p, false));
     let mut after = After::Nothing;
     let done = of_call(
         || {
@@ -387,7 +456,41 @@ pub unsafe fn set_attributes(
     call: impl FnOnce(*const c_char) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_path(dirfd, path, -1, |place| attributes::set(place, follow, |p| call(p.as_ptr()))) }
+    unsafe { at_changed_path(dirfd, path, follow, -1, |place| attributes::set(place, follow, |p| call(p.as_ptr()))) }
+}
+
+/// Extended attributes that are set or removed by path; `call` gets the path of the staged file.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl FnOnce(*const c_char) -> c_int) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
+            attributes::set_extended(place, follow, |p| call(p.as_ptr()))
+        })
+    }
+}
+
+/// The part file of a pending file, if it lies beside it: it has what a new file gets from its
+/// directory.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, follow);
+    errno::set_errno(saved);
+    let Ok(lookup::Found::Entry(tree::Entry::File(file))) = found else { return None };
+    let mut part = place.parent_on_pfs().ok()?;
+    let instance = place.root.state().instance.load(core::sync::atomic::Ordering::Relaxed);
+    part.append(&monarch_abi::outputs::names::part_name(instance, file.id))?;
+    Some(part)
 }
 
 /// truncate(2).
@@ -397,7 +500,7 @@ pub unsafe fn set_attributes(
 #[inline(never)]
 pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_path(libc::AT_FDCWD, path, -1, |place| attributes::truncate(place, len)) }
+    unsafe { at_changed_path(libc::AT_FDCWD, path, true, -1, |place| attributes::truncate(place, len)) }
 }
 
 /// opendir(3).

@@ -2,7 +2,7 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NOT_PUBLISHED;
-use crate::outputs::recovery::{Recovered, recover};
+use crate::outputs::recovery::{self, Recovered, recover};
 use crate::outputs::waiting::{Goal, Waiting};
 use crate::outputs::{found, lines};
 use crate::progress::Bar;
@@ -37,6 +37,7 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
         Ok(outputs) => outputs,
         Err(code) => return Ok(code),
     };
+    let all: Vec<PathBuf> = outputs.found.iter().map(|found| found.status.staging.clone()).collect();
     let (drained, left): (Vec<_>, Vec<_>) = outputs.found.into_iter().partition(|found| found.is_drained);
     for found in drained.iter().filter(|found| found.status.is_pending()) {
         say::note(format_args!(
@@ -61,6 +62,7 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
     if args.json {
         say::json(&done)?;
     }
+    failed |= !remove_orphans(args, &all)?;
     let rest: Vec<&OutputStatus> = done.iter().map(|r| &r.rest).filter(|s| s.is_pending()).collect();
     rest.iter().for_each(|s| say::err(format_args!("{}", lines::rest(s))));
     Ok(match (rest.is_empty(), failed) {
@@ -68,6 +70,28 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
         (true, true) => ExitCode::FAILURE,
         (true, false) => ExitCode::SUCCESS,
     })
+}
+
+/// Removes part files below the directories that are named whose staged files are gone with their
+/// tier. Returns whether all of them could be read.
+fn remove_orphans(args: &RecoverArgs, staging: &[PathBuf]) -> Result<bool> {
+    let mut all_read = true;
+    for dir in &args.dirs {
+        match recovery::remove_orphans(dir, staging) {
+            Ok(0) => {}
+            Ok(_) if args.json => {}
+            Ok(removed) => say::out(format_args!(
+                "{}: {} removed whose staged files are gone\n",
+                dir.shown(),
+                say::counted(removed, "part file")
+            ))?,
+            Err(e) => {
+                say::err(format_args!("monarch: {}: {}\n", dir.shown(), say::chain(&e)));
+                all_read = false;
+            }
+        }
+    }
+    Ok(all_read)
 }
 
 /// Publishes what one staging directory holds, with progress.

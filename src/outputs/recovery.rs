@@ -5,7 +5,8 @@ use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::outputs::recovery::{self, RecoverReport};
 use serde::Serialize;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a recovery has done.
 #[derive(Debug, Serialize)]
@@ -32,4 +33,14 @@ pub(crate) fn recover(
 ) -> Result<Recovered> {
     let RecoverReport { root, published, bytes, parts_removed, rest, .. } = recovery::recover(&left.staging, progress)?;
     Ok(Recovered { root, published, bytes, parts_removed, rest })
+}
+
+/// Removes part files below a directory that no staging directory of this node claims and that are
+/// older than an hour. Returns how many.
+///
+/// # Errors
+/// When the directory cannot be opened.
+pub(crate) fn remove_orphans(dir: &Path, staging: &[PathBuf]) -> Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    Ok(recovery::remove_orphans(dir, staging, now)?)
 }

@@ -53,6 +53,8 @@ pub mod flag {
     pub const OWNER: u16 = 16;
     /// A directory above the file was renamed: its part file has moved along.
     pub const PARENT: u16 = 32;
+    /// [`Op::Attributes`](super::Op::Attributes): extended attributes were changed.
+    pub const EXTENDED: u16 = 64;
 }
 
 /// The header of a record. Fields: 13, because this is its byte map.

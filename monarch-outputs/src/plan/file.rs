@@ -27,7 +27,7 @@ pub struct LeftName {
 
 /// A staged file that is not published, or whose publication is being done.
 ///
-/// Fields: 19, because the rules of the plan ask for all of them.
+/// Fields: 21, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
@@ -54,6 +54,9 @@ pub struct PlannedFile {
     pub copy: CopyState,
     /// Whether the PFS had another file of its name when it was created.
     pub replaces: bool,
+    /// Whether a whole file of its name is there, published or pending, which what a killed writer
+    /// leaves must not replace.
+    pub supersedes: bool,
     /// Whether its writers were killed, so that it is kept beside the file that it would replace.
     pub partial: bool,
     /// Whether another thing has got its name: it keeps its place, or is lost when it turns out to
@@ -71,6 +74,8 @@ pub struct PlannedFile {
     pub closed_ns: u64,
     /// Whether owner or group were changed.
     pub owner_changed: bool,
+    /// Whether extended attributes were changed by path or descriptor.
+    pub extended_changed: bool,
 }
 
 impl PlannedFile {

@@ -84,6 +84,8 @@ pub struct CopyRequest {
     pub former: Vec<Vec<u8>>,
     /// Whether owner and group are to be set.
     pub owner_changed: bool,
+    /// Whether extended attributes were changed.
+    pub extended_changed: bool,
 }
 
 /// A staged file that was created.

@@ -1,6 +1,6 @@
 //! [`DirTarget`]: the PFS by a descriptor of the output root.
 
-use super::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat};
+use super::{Attributes, Extended, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
@@ -110,6 +110,24 @@ impl DirTarget {
         dir.ok_or(Errno::NOENT)
     }
 
+    /// Names in a directory, and whether each may be a directory.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn entries(&self, dir: &[u8]) -> Result<Vec<(Vec<u8>, bool)>> {
+        let fd = self.beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+                names.push((name.to_vec(), may_be_dir));
+            }
+        }
+        Ok(names)
+    }
+
     /// The directory of a path, and the name in it.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
         let at = path.iter().rposition(|&c| c == b'/');
@@ -190,16 +208,7 @@ impl OutputTarget for DirTarget {
     }
 
     fn names(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let fd = self.beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::new(fd)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(name.to_vec());
-            }
-        }
-        Ok(names)
+        Ok(self.entries(dir)?.into_iter().map(|(name, _)| name).collect())
     }
 }
 
@@ -228,6 +237,10 @@ impl TargetFile for OpenFile {
 
     fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
         set_attributes(self.fd.as_fd(), attributes)
+    }
+
+    fn set_extended(&self, attributes: &[Extended]) -> Result<()> {
+        extended::set(self.fd.as_fd(), attributes)
     }
 }
 

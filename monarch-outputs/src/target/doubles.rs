@@ -1,6 +1,6 @@
 //! Doubles of the PFS for tests: in memory, failing after a number of calls, slow.
 
-use super::{Attributes, Kind, OutputTarget, TargetFile, TargetStat};
+use super::{Attributes, Extended, Kind, OutputTarget, TargetFile, TargetStat};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,7 @@ pub enum Call {
 struct Node {
     stat: TargetStat,
     bytes: Vec<u8>,
+    extended: Vec<Extended>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +87,7 @@ impl Memory {
             mtime_ns: self.clock,
             ctime_ns: self.clock,
         };
-        self.nodes.insert(ino, Node { stat, bytes: bytes.to_vec() });
+        self.nodes.insert(ino, Node { stat, bytes: bytes.to_vec(), extended: Vec::new() });
         self.names.insert(path.to_vec(), ino);
         Ok(ino)
     }
@@ -198,6 +199,11 @@ impl TargetFile for MemoryFile {
         if let Some(owner) = attributes.owner {
             (stat.uid, stat.gid) = (owner.uid, owner.gid);
         }
+        Ok(())
+    }
+
+    fn set_extended(&self, extended: &[Extended]) -> Result<()> {
+        self.tree.lock().node(self.ino)?.extended = extended.to_vec();
         Ok(())
     }
 }
@@ -363,5 +369,10 @@ impl TargetFile for FaultyFile {
     fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
         self.faults.pass(Call::Attributes)?;
         self.inner.set_attributes(attributes)
+    }
+
+    fn set_extended(&self, extended: &[Extended]) -> Result<()> {
+        self.faults.pass(Call::Attributes)?;
+        self.inner.set_extended(extended)
     }
 }

@@ -56,9 +56,24 @@ unsafe fn check(
         let mut copy = unsafe { super::behind(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
         match copy.as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(CWD, p.as_ptr()),
-            None => next(dirfd, path),
+            None => {
+                let result = next(dirfd, path);
+                // SAFETY: passed on.
+                if result == 0 { 0 } else { unsafe { missed(dirfd, path, mode, flags) } }
+            }
         }
     })
+}
+
+/// A name that was not found: a link may lead to what is pending.
+#[cold]
+unsafe fn missed(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    use crate::outputs;
+    // SAFETY: passed on.
+    let again = unsafe { outputs::missed(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
+    // SAFETY: passed on, with a path of the shim.
+    let again = again.and_then(|mut p| unsafe { outputs::access(CWD, p.c_str()?.as_ptr(), mode, flags) });
+    again.unwrap_or(-1)
 }
 
 hook! { next;

@@ -72,6 +72,10 @@ pub(super) unsafe fn mode_at(
     mode: mode_t,
     call: impl Fn(c_int, *const c_char, mode_t) -> c_int,
 ) -> c_int {
+    if mode & outputs::STAGED_MODE != 0 {
+        // SAFETY: passed on.
+        unsafe { outputs::settle(dirfd, path, follows(flags)) };
+    }
     // SAFETY: passed on.
     let staged =
         unsafe { outputs::set_attributes(dirfd, path, follows(flags), |p| call(CWD, p, mode | outputs::STAGED_MODE)) };
@@ -141,7 +145,7 @@ pub(super) unsafe fn utimensat_any(
     // SAFETY: passed on.
     unsafe {
         if path.is_null() {
-            return descriptor(fd, || call(fd, path), |p| call(CWD, p));
+            return set_open(fd, 0, descriptor(fd, || call(fd, path), |p| call(CWD, p)));
         }
         file_at(fd, path, flags, call)
     }
@@ -173,6 +177,30 @@ unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::abso
     unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
 }
 
+/// Asks for an extended attribute by `call`, on another path if there is one. What a pending file
+/// has from its directory, the part file has.
+unsafe fn attribute(
+    path: *const c_char,
+    follow: bool,
+    key: *const c_char,
+    mut other: Option<monarch_guest::absolute::Absolute>,
+    call: impl Fn(*const c_char) -> ssize_t,
+) -> ssize_t {
+    let Some(p) = other.as_mut().and_then(|p| p.c_str()) else { return call(path) };
+    let got = call(p.as_ptr());
+    // SAFETY: the C library has just read both.
+    unsafe {
+        if got < 0
+            && errno::errno() == libc::ENODATA
+            && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
+            && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
+        {
+            return call(p.as_ptr());
+        }
+    }
+    got
+}
+
 hook! { next;
     fn truncate(path: *const c_char, len: off_t) -> c_int {
         outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
@@ -202,10 +230,10 @@ hook! { next;
     fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, |_, p| next(p, times)) }
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
-        descriptor(fd, || next(fd, times), |p| libc::utimes(p, times))
+        set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimes(p, times)))
     }
     fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
-        if path.is_null() { descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times)) }
+        if path.is_null() { set_open(fd, 0, descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times))) }
         else { file(fd, path, true, |fd, p| next(fd, p, times)) }
     }
     fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
@@ -215,18 +243,24 @@ hook! { next;
         set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0)))
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        outputs::settle(CWD, path, true).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key, value, n, flags)))
+        let set = |p| next(p, key, value, n, flags);
+        outputs::set_extended(path, true, set).unwrap_or_else(|| file(CWD, path, true, |_, p| set(p)))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        outputs::settle(CWD, path, false).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key, value, n, flags)))
+        let set = |p| next(p, key, value, n, flags);
+        outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
+        set_open(fd, flag::EXTENDED, descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags)))
     }
-    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { outputs::settle(CWD, path, true).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key))) }
-    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { outputs::settle(CWD, path, false).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key))) }
+    fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
+        outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))
+    }
+    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int {
+        outputs::set_extended(path, false, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key)))
+    }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
-        descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key))
+        set_open(fd, flag::EXTENDED, descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key)))
     }
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
@@ -241,16 +275,10 @@ hook! { next;
         }
     }
     fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
-            Some(p) => next(p.as_ptr(), key, value, n),
-            None => next(path, key, value, n),
-        }
+        attribute(path, true, key, asked(path, true), |p| next(p, key, value, n))
     }
     fn lgetxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
-            Some(p) => next(p.as_ptr(), key, value, n),
-            None => next(path, key, value, n),
-        }
+        attribute(path, false, key, outputs::data_of(path, false), |p| next(p, key, value, n))
     }
     fn llistxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
         match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {

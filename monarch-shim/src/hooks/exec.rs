@@ -2,7 +2,7 @@
 //! for it on the PFS.
 
 use super::hook;
-use crate::outputs::settle;
+use crate::outputs::{descriptors, settle};
 use core::ffi::{c_char, c_int, c_void};
 
 const CWD: c_int = libc::AT_FDCWD;
@@ -10,6 +10,7 @@ type Strings = *const *const c_char;
 
 /// Executes by `call`, unless the job has removed the program.
 unsafe fn executed(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    descriptors::executing();
     // SAFETY: passed on.
     unsafe { settle(dirfd, path, true) }.unwrap_or_else(call)
 }

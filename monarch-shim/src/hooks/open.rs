@@ -262,7 +262,14 @@ unsafe fn open_any(
         // SAFETY: the application's pointer, tested before it is read.
         let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
             let fd = next();
-            return if names { reopened_by(path, fd, flags) } else { fd };
+            return if names {
+                reopened_by(path, fd, flags)
+            } else if fd < 0 {
+                // SAFETY: passed on.
+                unsafe { missed(dirfd, path, flags) }
+            } else {
+                fd
+            };
         };
         serve(&ctx, dirfd, bytes, flags, next)
     } else {
@@ -276,6 +283,16 @@ unsafe fn open_any(
         }
         serve_other(&ctx, dirfd, bytes, flags, next)
     }
+}
+
+/// An open for reading that has failed: a link may lead to what is pending.
+#[cold]
+unsafe fn missed(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: passed on.
+    let again = unsafe { outputs::missed(dirfd, path, flags & libc::O_NOFOLLOW == 0) };
+    // SAFETY: passed on, with a path of the shim.
+    let again = again.and_then(|mut p| unsafe { outputs::open(CWD, p.c_str()?.as_ptr(), flags, 0) });
+    again.unwrap_or(-1)
 }
 
 /// An open by the number of the call; `None` when it only reads.

@@ -63,7 +63,20 @@ unsafe fn by_path(
     };
     // A path may lead to an open copy, through `/proc/self/fd` and the like.
     // SAFETY: passed on.
-    answer().unwrap_or_else(|| unsafe { translate(next(), buf) })
+    answer().unwrap_or_else(|| unsafe {
+        let result = translate(next(), buf);
+        if result == 0 { 0 } else { missed(dirfd, path, buf, follow) }
+    })
+}
+
+/// A `stat` that has failed: a link may lead to what is pending.
+#[cold]
+unsafe fn missed(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> c_int {
+    // SAFETY: passed on.
+    let again = unsafe { outputs::missed(dirfd, path, follow) };
+    // SAFETY: passed on, with a path of the shim.
+    let again = again.and_then(|mut p| unsafe { outputs::stat(libc::AT_FDCWD, p.c_str()?.as_ptr(), buf, follow) });
+    again.unwrap_or(-1)
 }
 
 /// After a successful fstat of a descriptor, which may also be that of a staged file.
@@ -234,7 +247,15 @@ unsafe fn statx_any(
         Some(0)
     };
     // SAFETY: passed on.
-    answer().unwrap_or_else(|| unsafe { translate_x(next(mask), mask, buf, &next) })
+    answer().unwrap_or_else(|| unsafe {
+        let result = translate_x(next(mask), mask, buf, &next);
+        if result == 0 {
+            return 0;
+        }
+        // A link may lead to what is pending.
+        let again = outputs::missed(dirfd, path, follow);
+        again.and_then(|mut p| outputs::statx(CWD, p.c_str()?.as_ptr(), follow, buf, on)).unwrap_or(result)
+    })
 }
 
 /// After a successful statx of a descriptor, or of a path that may lead to one.

@@ -68,6 +68,18 @@ unsafe fn staged_stream(path: *const c_char, mode: *const c_char) -> Option<*mut
     }
 }
 
+/// A stream that was opened, or not: a link may lead to what is pending.
+unsafe fn found_stream(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() {
+        return stream;
+    }
+    // SAFETY: passed on.
+    let again = unsafe { outputs::missed(CWD, path, true) };
+    // SAFETY: passed on, with a path of the shim.
+    let again = again.and_then(|mut p| unsafe { staged_stream(p.c_str()?.as_ptr(), mode) });
+    again.unwrap_or(stream)
+}
+
 /// [`staged_stream`] in the place of another stream, by `next`, which opens a path.
 unsafe fn staged_again(
     path: *const c_char,
@@ -299,11 +311,11 @@ unsafe fn reopen_stream(
 hook! { next;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         if let Some(stream) = staged_stream(path, mode) { return stream; }
-        open_stream(path, mode, |p| next(p, mode), libc::fileno)
+        found_stream(path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
     }
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         if let Some(stream) = staged_stream(path, mode) { return stream; }
-        open_stream(path, mode, |p| next(p, mode), libc::fileno)
+        found_stream(path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // What a stream reads from here on is the kernel's affair.

@@ -12,8 +12,24 @@ use core::ffi::{CStr, c_int};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_guest::errno;
 
-/// Sets attributes of a pending file by `call`, which gets the path of the staged file.
+/// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file.
 pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
+    change(place, follow, 0, call)
+}
+
+/// Sets an extended attribute of a pending file by `call`. Where the tier has no such attributes,
+/// the PFS is asked when the file is published.
+pub fn set_extended(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
+    match change(place, follow, flag::EXTENDED, call) {
+        Err(libc::EOPNOTSUPP) => {
+            barrier::wait_for_all(&place.root);
+            Ok(Answer::Plain)
+        }
+        done => done,
+    }
+}
+
+fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
     let file = match lookup(place, follow)? {
         Found::Entry(Entry::File(file)) => file,
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
@@ -40,7 +56,7 @@ pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -
     let before = owner();
     let result = call(path);
     if result == 0 {
-        let flags = if owner() == before { 0 } else { flag::OWNER };
+        let flags = flags | if owner() == before { 0 } else { flag::OWNER };
         journal.append(Op::Attributes, About { id: file.id, flags }, place.rel(), b"")?;
     }
     done(result)

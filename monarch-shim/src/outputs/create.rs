@@ -54,6 +54,7 @@ impl Create {
             && self.flags & libc::O_CREAT != 0
             && self.flags & (libc::O_TRUNC | libc::O_EXCL) != 0
             && self.flags & NEVER == 0
+            && self.mode & STAGED_MODE == 0
     }
 
     /// Whether a file of this name is staged.
@@ -242,7 +243,7 @@ fn enter(place: &Place, file: &Staged, published: bool) -> Result<bool, Errno> {
     if matches!(before, Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir) {
         return Ok(false);
     }
-    let published = published || matches!(before, Entry::Removed | Entry::Clean(_));
+    let published = published || matches!(before, Entry::Removed);
     let flags = flag::NEW | if published { flag::PUBLISHED } else { 0 };
     tree::put(place, &before, &tree::file_text(file))?;
     let appended = journal.append(Op::Open, About { id: file.id, flags }, place.rel(), &file.name());

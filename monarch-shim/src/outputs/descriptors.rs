@@ -144,6 +144,19 @@ pub fn close<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
     result
 }
 
+/// This process is about to become another program: the kernel closes what is marked to be closed
+/// then. A call that fails leaves all open, and the agent finds that out.
+pub fn executing() {
+    each_marked(0, c_int::MAX, |fd| {
+        if sys::fcntl(fd, libc::F_GETFD, 0).is_some_and(|flags| flags & libc::FD_CLOEXEC != 0)
+            && let Some(closing) = closing(fd)
+        {
+            opened(fd);
+            closing.done();
+        }
+    });
+}
+
 /// This process is about to end in order: what it has open is closed by the kernel.
 pub fn ending() {
     each_marked(0, c_int::MAX, |fd| {

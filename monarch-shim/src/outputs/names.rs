@@ -3,6 +3,7 @@
 use super::answer::{Answer, Result};
 use super::barrier;
 use super::create::{drop_data, is_through};
+use super::open::is_written;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
@@ -106,9 +107,6 @@ pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
             return Ok(Answer::Plain);
         }
         if let Some(answer) = remove(place, &entry, &known)? {
-            if let Entry::File(file) = &entry {
-                remove_part(place, file.id);
-            }
             return Ok(answer);
         }
     }
@@ -157,18 +155,6 @@ fn waits(place: &Place) -> Result<bool> {
     Ok(may_change_directory(place).is_ok())
 }
 
-/// Removes the part file of a file that is cancelled, so that its directory can be removed. It may
-/// lie in another directory, if the file was renamed: then the agent removes it.
-fn remove_part(place: &Place, id: u64) {
-    let instance = place.root.state().instance.load(Ordering::Relaxed);
-    if let Ok(mut path) = place.parent_on_pfs()
-        && path.append(&names::part_name(instance, id)).is_some()
-        && let Some(path) = path.c_str()
-    {
-        let _ = kernel::unlink(path, 0);
-    }
-}
-
 /// rmdir(2).
 pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     let root = place.root;
@@ -206,12 +192,13 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
     let entry = entry_at(place)?;
     place.is_dir_path = is_dir_path;
     match entry {
-        Entry::File(_) | Entry::Symlink(_) | Entry::Clean(_) => Err(libc::EEXIST),
+        Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
         Entry::Removed | Entry::RemovedDir => {
             barrier::wait_for_all(&place.root);
             Ok(Answer::Plain)
         }
-        Entry::Directory | Entry::Nothing => Ok(Answer::Plain),
+        // Of a clean copy, too, the PFS says whether its file is still there.
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => Ok(Answer::Plain),
     }
 }
 
@@ -230,8 +217,11 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
     let entry = tree::read(&root, place.rel())?;
-    if entry.is_there() {
-        return Err(libc::EEXIST);
+    match &entry {
+        // Its file was removed by others.
+        Entry::Clean(clean) => drop_data(&root, &clean.file),
+        entry if entry.is_there() => return Err(libc::EEXIST),
+        _ => {}
     }
     listing::remove_empty(&root, place.rel());
     let mut text = monarch_abi::mem::PathBuffer::front();
@@ -305,7 +295,7 @@ pub fn rename(from: Option<Place>, to: Option<Place>, flags: u32) -> Result<(Ans
         }
         _ => {}
     }
-    let through = is_through(&root, from.name()) && is_through(&root, to.name());
+    let through = is_through(&root, from.name());
     let is_plain =
         matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
     if !(through && is_plain) {
@@ -339,9 +329,9 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
     let replaced = tree::read(&root, to.rel())?;
     let is_there = match &replaced {
-        Entry::Nothing | Entry::Directory => there.is_some(),
+        Entry::Nothing | Entry::Directory | Entry::Clean(_) => there.is_some(),
         Entry::Removed | Entry::RemovedDir => false,
-        Entry::File(_) | Entry::Clean(_) | Entry::Symlink(_) => true,
+        Entry::File(_) | Entry::Symlink(_) => true,
     };
     if noreplace && is_there {
         return Err(libc::EEXIST);
@@ -369,8 +359,11 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if was_published {
         tree::put(from, &Entry::Nothing, names::WHITEOUT)?;
     }
-    if let Entry::Clean(clean) = replaced {
-        drop_data(&root, &clean.file);
+    match replaced {
+        Entry::Clean(clean) => drop_data(&root, &clean.file),
+        // It has no name any more, and is not published. (One that is closed keeps its turn.)
+        Entry::File(old) if is_written(&root, &old) => drop_data(&root, &old),
+        _ => {}
     }
     Ok(true)
 }

@@ -107,6 +107,11 @@ fn open_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
     kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags & !NOT_PASSED_ON, 0)
 }
 
+/// Whether some process has a staged file open for writing.
+pub fn is_written(root: &Root, file: &Staged) -> bool {
+    open_data(root, file, libc::O_RDONLY | libc::O_CLOEXEC).is_ok_and(|fd| kernel::has_writer(fd.0))
+}
+
 /// Opens a clean copy, if the published file is unchanged.
 fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
     if flags & (libc::O_DIRECT | libc::O_PATH | libc::O_DIRECTORY) != 0 {
@@ -158,9 +163,7 @@ fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
         let state = root.state();
         state.last_id.load(Ordering::Acquire) == file.id && state.publishing.load(Ordering::Acquire) != file.id
     };
-    let is_written =
-        || open_data(root, file, libc::O_RDONLY | libc::O_CLOEXEC).is_ok_and(|fd| kernel::has_writer(fd.0));
-    if how.flags & libc::O_CREAT != 0 && how.can_be_staged() && !is_last(root) && !is_written() {
+    if how.flags & libc::O_CREAT != 0 && how.can_be_staged() && !is_last(root) && !is_written(root, file) {
         return replace(place, how, file);
     }
     let journal = Journal::lock(root)?;

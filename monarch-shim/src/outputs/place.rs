@@ -9,6 +9,9 @@ use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
 use monarch_guest::{cwd, sys};
 
+/// Most symbolic links outside of an output root that are followed one after the other.
+const MAX_OUTER_LINKS: usize = 8;
+
 /// A name at or below an output root.
 pub struct Place {
     /// The output root.
@@ -69,6 +72,54 @@ impl Place {
         base.append(b"/")?;
         base.append(path)?;
         Self::absolute(ctx, base.get())
+    }
+
+    /// The place below an output root to which symbolic links outside of it lead. With `follow` a
+    /// link in the last component is followed, too. Asks the kernel: for changes while something
+    /// is pending, and for what was not found.
+    #[cold]
+    pub fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Self> {
+        let mut full = PathBuffer::front();
+        if path.first() != Some(&b'/') {
+            // SAFETY: as many bytes are written as each says.
+            unsafe {
+                if dirfd == libc::AT_FDCWD {
+                    full.fill(|out| cwd::get(ctx.map, out))?;
+                } else {
+                    full.fill(|out| path_of_fd(dirfd, out))?;
+                }
+            }
+            full.append(b"/")?;
+        }
+        full.append(path)?;
+        for _ in 0..MAX_OUTER_LINKS {
+            if let Some(place) = Self::absolute(ctx, full.get()) {
+                return Some(place);
+            }
+            let end = full.get().iter().rposition(|&c| c != b'/')? + 1;
+            let slash = full.get().get(..end)?.iter().rposition(|&c| c == b'/')?;
+            let (parent, name) = (full.get().get(..=slash)?, full.get().get(slash + 1..end)?);
+            let mut real = real_path(parent)?;
+            if real.get() != b"/" {
+                real.append(b"/")?;
+            }
+            real.append(name)?;
+            if let Some((root, rest)) = roots::at(ctx, real.get()) {
+                return Self::at(root, rest);
+            }
+            if !follow {
+                return None;
+            }
+            let target = kernel::read_link(real.c_str()?).ok()?;
+            let mut next = PathBuffer::front();
+            if target.get().first() != Some(&b'/') {
+                next.append(split(real.get()).0)?;
+                next.append(b"/")?;
+            }
+            next.append(target.get())?;
+            full = next;
+        }
+        None
     }
 
     /// A path with `..`: only the kernel knows where that leads.

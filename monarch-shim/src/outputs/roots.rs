@@ -123,6 +123,16 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
     Some((get(ctx, number)?, rest))
 }
 
+/// Whether something is pending below an output root that this process has used.
+pub fn any_pending(ctx: &Ctx) -> bool {
+    let count = ctx.map.outputs().len();
+    CELLS.iter().take(count).any(|cell| {
+        // SAFETY: written before the flag said so, and never again.
+        let map = || unsafe { (*cell.map.0.get()).assume_init_ref() };
+        cell.flag.load(Ordering::Acquire) != MAPPED || map().state.pending.load(Ordering::Acquire) != 0
+    })
+}
+
 /// Whether some output root, or its staging directory, lies on this device.
 pub fn on_device(ctx: &Ctx, dev: u64) -> bool {
     ctx.map.outputs().iter().any(|output| output.dev.load(Ordering::Relaxed) == dev)
