@@ -1,9 +1,9 @@
 //! The threads that copy: started when there is work, ended when there is none for a while.
 
-use crate::copy::{CopyContext, CopyOutcome, copy};
+use crate::copy::{CopyContext, CopyOutcome, CopyProgress, copy};
 use crate::plan::CopyRequest;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Finished {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<(CopyRequest, bool)>,
-    running: HashMap<u64, Arc<AtomicU64>>,
+    running: HashMap<u64, Arc<CopyProgress>>,
     large: usize,
     idle: usize,
     threads: Vec<JoinHandle<()>>,
@@ -88,7 +88,7 @@ impl Copier {
     #[must_use]
     pub fn progress(&self) -> HashMap<u64, u64> {
         let queue = self.shared.lock();
-        queue.running.iter().map(|(id, bytes)| (*id, bytes.load(Ordering::Relaxed))).collect()
+        queue.running.iter().map(|(id, copy)| (*id, copy.bytes.load(Ordering::Relaxed))).collect()
     }
 
     /// Hands over a copy.
@@ -108,6 +108,15 @@ impl Copier {
         }
         drop(queue);
         self.shared.changed.notify_one();
+    }
+
+    /// Gives up the copy of a file. One that runs ends with its next write.
+    pub fn cancel(&self, id: u64) {
+        let mut queue = self.shared.lock();
+        queue.waiting.retain(|(request, _)| request.staged.id != id);
+        if let Some(copy) = queue.running.get(&id) {
+            copy.is_cancelled.store(true, Ordering::Release);
+        }
     }
 
     /// Takes the copies that have ended.
@@ -155,7 +164,7 @@ fn run(context: &CopyContext, shared: &Shared) {
             }
             continue;
         };
-        let progress = Arc::new(AtomicU64::new(0));
+        let progress = Arc::new(CopyProgress::default());
         queue.running.insert(request.staged.id, progress.clone());
         queue.large += usize::from(is_large);
         drop(queue);

@@ -53,6 +53,15 @@ impl std::fmt::Debug for CopyContext {
     }
 }
 
+/// A copy that runs.
+#[derive(Debug, Default)]
+pub struct CopyProgress {
+    /// Bytes copied so far.
+    pub bytes: AtomicU64,
+    /// Set when the file is not to be published any more: the copy gives up.
+    pub is_cancelled: AtomicBool,
+}
+
 /// A copy that is complete on the PFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiedPart {
@@ -79,7 +88,7 @@ pub enum CopyOutcome {
     Refused,
     /// There is no such staged file.
     Gone,
-    /// The drain ends.
+    /// The drain ends, or the file is not to be published any more.
     Stopped,
     /// An error, and what was tried.
     Failed(Failure),
@@ -129,8 +138,8 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Copies a staged file. `progress` counts its bytes.
-pub fn copy(context: &CopyContext, request: &CopyRequest, progress: &AtomicU64) -> CopyOutcome {
+/// Copies a staged file. `progress` counts its bytes, and may end it.
+pub fn copy(context: &CopyContext, request: &CopyRequest, progress: &CopyProgress) -> CopyOutcome {
     let data = match context.staging.open_data(&request.staged) {
         Ok(data) => data,
         Err(Errno::NOENT) => return CopyOutcome::Gone,
@@ -156,7 +165,7 @@ fn copy_leased(
     context: &CopyContext,
     request: &CopyRequest,
     data: &LeasedFile,
-    progress: &AtomicU64,
+    progress: &CopyProgress,
 ) -> Result<CopiedPart, Stop> {
     let st = rustix::fs::fstat(&data.fd).map_err(Failure::new("stat the staged file of", &request.target))?;
     let attributes = attributes_of(&st, request.owner_changed);
@@ -260,7 +269,7 @@ fn copy_bytes(
     data: &LeasedFile,
     part: &dyn TargetFile,
     size: u64,
-    progress: &AtomicU64,
+    progress: &CopyProgress,
 ) -> Result<u64, Stop> {
     let read = |errno| Stop::from(Failure::new("read the staged file of", &request.target)(errno));
     let write = |errno| Stop::from(Failure::new("write", &request.target)(errno));
@@ -284,7 +293,7 @@ fn copy_bytes(
         at = from;
         let end = rustix::fs::seek(&data.fd, SeekFrom::Hole(at)).unwrap_or(size).min(size).max(at + 1).min(size);
         while at < end {
-            give_way(context, data)?;
+            give_way(context, data, progress)?;
             let want = buffer.len().min(usize::try_from(end - at).unwrap_or(buffer.len()));
             let got =
                 rustix::io::retry_on_intr(|| rustix::io::pread(&data.fd, &mut buffer[..want], at)).map_err(read)?;
@@ -295,7 +304,7 @@ fn copy_bytes(
             throttle(context, got);
             write_all(part, &buffer[..got], at).map_err(write)?;
             at += got as u64;
-            progress.store(at, Ordering::Relaxed);
+            progress.bytes.store(at, Ordering::Relaxed);
             context.copied_bytes.fetch_add(got as u64, Ordering::Relaxed);
         }
     }
@@ -323,10 +332,10 @@ fn throttle(context: &CopyContext, bytes: usize) {
 }
 
 /// Lets demand reads go first, and gives up when a writer opens the file or the drain ends.
-fn give_way(context: &CopyContext, data: &LeasedFile) -> Result<(), Stop> {
+fn give_way(context: &CopyContext, data: &LeasedFile, progress: &CopyProgress) -> Result<(), Stop> {
     let began = Instant::now();
     loop {
-        if context.is_stopping.load(Ordering::Acquire) {
+        if context.is_stopping.load(Ordering::Acquire) || progress.is_cancelled.load(Ordering::Acquire) {
             return Err(Stop::Stopped);
         }
         if !data.is_unchanged() {

@@ -95,6 +95,13 @@ struct Troubles {
     publish_text: Option<String>,
 }
 
+impl Troubles {
+    fn forget(&mut self, id: u64) {
+        self.copies.remove(&id);
+        self.texts.remove(&id);
+    }
+}
+
 /// The drain of one output root. Fields: 15, because it is the place where its parts meet.
 #[derive(Debug)]
 pub struct Drain {
@@ -291,7 +298,7 @@ impl Drain {
         let is_wanted = self.planner.file(id).is_some_and(|file| file.generation == generation);
         match outcome {
             CopyOutcome::Copied(part) if is_wanted => {
-                self.forget_trouble(id);
+                self.troubles.forget(id);
                 self.publisher.copied(id, part);
                 self.planner.copied(id, generation);
             }
@@ -327,11 +334,6 @@ impl Drain {
             tracing::warn!("output below {}: {text}", self.staging.info().root);
         }
         self.troubles.texts.insert(id, text);
-    }
-
-    fn forget_trouble(&mut self, id: u64) {
-        self.troubles.copies.remove(&id);
-        self.troubles.texts.remove(&id);
     }
 
     fn hand_out_copies(&mut self) -> bool {
@@ -450,8 +452,13 @@ impl Drain {
             self.room.replaced(&created.name);
             self.room.created(created.staged);
         }
-        for staged in self.publisher.drop_files(&mut self.planner) {
-            self.forget_trouble(staged.id);
+        let copier = &self.copier;
+        let is_busy = |id| {
+            copier.cancel(id);
+            copier.is_busy_with(id)
+        };
+        for staged in self.publisher.drop_files(&mut self.planner, is_busy) {
+            self.troubles.forget(staged.id);
             self.room.removed(staged.id);
         }
         let state = self.state();

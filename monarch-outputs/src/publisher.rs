@@ -68,6 +68,8 @@ pub struct Publisher {
     batch: Vec<Done>,
     touched: HashSet<Vec<u8>>,
     dirs: BTreeSet<Vec<u8>>,
+    /// Part files that are to be removed.
+    unneeded: Vec<(u64, Vec<u8>)>,
     notes: Vec<String>,
     /// Whether published files are kept as clean copies.
     keeps_clean: bool,
@@ -98,6 +100,7 @@ impl Publisher {
             batch: Vec::new(),
             touched: HashSet::new(),
             dirs: BTreeSet::new(),
+            unneeded: Vec::new(),
             notes: Vec::new(),
             keeps_clean,
         }
@@ -332,6 +335,10 @@ impl Publisher {
                 continue;
             }
             let path = join(dir, &name);
+            if self.unneeded.iter().any(|(_, part)| *part == path) {
+                // It is being written, and removed after that.
+                return Err(Errno::BUSY);
+            }
             self.target.rename(&path, &name)?;
             if let Some(part) = self.copied.get_mut(&id)
                 && part.path == path
@@ -488,16 +495,23 @@ impl Publisher {
         }
     }
 
-    /// Forgets copies of files that are not needed, and removes their part files and data.
-    pub fn drop_files(&mut self, planner: &mut Planner) -> Vec<Staged> {
+    /// Forgets copies of files that are not needed, and removes their part files and data. A part
+    /// file that is being written stays until that ends: its removal would wait for the write with
+    /// its directory locked, and so would all that the job does there.
+    pub fn drop_files(&mut self, planner: &mut Planner, is_busy: impl Fn(u64) -> bool) -> Vec<Staged> {
         let dropped = planner.take_dropped();
         for file in &dropped {
             let id = file.staged.id;
             self.copied.remove(&id);
             let dir = self.moved.remove(&id).unwrap_or_else(|| file.part_dir.clone());
-            // The shim has removed it; a copier may have made it again.
-            let _ = self.target.unlink(&join(&dir, &self.part_name(id)));
+            self.unneeded.push((id, join(&dir, &self.part_name(id))));
             self.staging.remove_data(&file.staged);
+        }
+        let (busy, free) = std::mem::take(&mut self.unneeded).into_iter().partition(|(id, _)| is_busy(*id));
+        self.unneeded = busy;
+        let free: Vec<(u64, Vec<u8>)> = free;
+        for (_, part) in free {
+            let _ = self.target.unlink(&part);
         }
         dropped.into_iter().map(|file| file.staged).collect()
     }
@@ -516,7 +530,7 @@ impl Publisher {
         let fail = |what| Failure::new(what, b"");
         let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
         read_records(planner)?;
-        if !planner.is_idle() || !self.batch.is_empty() {
+        if !planner.is_idle() || !self.batch.is_empty() || !self.unneeded.is_empty() {
             return Ok(false);
         }
         let next_id = self.staging.state().next_id.load(Ordering::Acquire);

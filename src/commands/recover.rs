@@ -3,7 +3,8 @@
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NOT_PUBLISHED;
 use crate::outputs::recovery::{self, Recovered, recover};
-use crate::outputs::waiting::{Goal, Waiting};
+use crate::outputs::found::Outputs;
+use crate::outputs::waiting::{Goal, Verdict, Waiting};
 use crate::outputs::{found, lines};
 use crate::progress::Bar;
 use crate::say;
@@ -15,7 +16,7 @@ use monarch_core::shown::ShowPath;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArgs {
@@ -32,20 +33,16 @@ pub(crate) struct RecoverArgs {
     config: ConfigArgs,
 }
 
+/// How often the agents are asked how far they are.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
 pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
-    let outputs = match found::all(&args.config, &args.dirs) {
+    let outputs = match settled(args) {
         Ok(outputs) => outputs,
         Err(code) => return Ok(code),
     };
     let all: Vec<PathBuf> = outputs.found.iter().map(|found| found.status.staging.clone()).collect();
     let (drained, left): (Vec<_>, Vec<_>) = outputs.found.into_iter().partition(|found| found.is_drained);
-    for found in drained.iter().filter(|found| found.status.is_pending()) {
-        say::note(format_args!(
-            "an agent publishes {}: {}; `monarch flush` waits for it",
-            found.status.path.shown(),
-            lines::summary(&found.status)
-        ));
-    }
     if left.is_empty() && !args.json {
         say::note(format_args!("no earlier job has left anything to publish; name its tier with --tier"));
     }
@@ -63,13 +60,41 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
         say::json(&done)?;
     }
     failed |= !remove_orphans(args, &all)?;
-    let rest: Vec<&OutputStatus> = done.iter().map(|r| &r.rest).filter(|s| s.is_pending()).collect();
+    let refused = drained.iter().map(|found| &found.status).filter(|status| status.is_refused);
+    let rest: Vec<&OutputStatus> = done.iter().map(|r| &r.rest).chain(refused).filter(|s| s.is_pending()).collect();
     rest.iter().for_each(|s| say::err(format_args!("{}", lines::rest(s))));
     Ok(match (rest.is_empty(), failed) {
         (false, _) => ExitCode::from(EX_NOT_PUBLISHED),
         (true, true) => ExitCode::FAILURE,
         (true, false) => ExitCode::SUCCESS,
     })
+}
+
+/// Finds what is left, once the agents that still run have published what was there at the start,
+/// have ended, or cannot go on.
+fn settled(args: &RecoverArgs) -> Result<Outputs, ExitCode> {
+    let (start, bar) = (Instant::now(), Bar::new(args.quiet || args.json));
+    let mut waiting = Waiting::new(Goal::Flushed, None);
+    let mut is_first = true;
+    loop {
+        let outputs = found::all(&args.config, &args.dirs)?;
+        let drained = outputs.found.iter().filter(|found| found.is_drained).map(|found| &found.status);
+        let pending: Vec<OutputStatus> = drained.filter(|status| status.is_pending()).cloned().collect();
+        if std::mem::take(&mut is_first) {
+            pending.iter().for_each(|status| {
+                say::note(format_args!(
+                    "an agent publishes {}: {}; waiting for it",
+                    status.path.shown(),
+                    lines::summary(status)
+                ));
+            });
+        }
+        if waiting.look(start.elapsed(), &pending) != Verdict::Wait {
+            return Ok(outputs);
+        }
+        waiting.show(&bar, &pending);
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }
 
 /// Removes part files below the directories that are named whose staged files are gone with their

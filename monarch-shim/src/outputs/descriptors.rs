@@ -112,11 +112,22 @@ pub fn closing(fd: c_int) -> Option<Closing> {
     let saved = errno::errno();
     let file = ctx::for_outputs().and_then(|ctx| {
         let writes = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY;
-        if writes { staged(&ctx, fd) } else { None }
+        if writes && !has_duplicate(fd) { staged(&ctx, fd) } else { None }
     });
     unmark(fd);
     errno::set_errno(saved);
     file.map(|(root, file)| Closing { root, file })
+}
+
+/// Whether this process has the same file open by another number, too: it has not closed it then.
+fn has_duplicate(fd: c_int) -> bool {
+    let Some(this) = sys::fstat_local(fd) else { return false };
+    let mut has = false;
+    each_marked(0, c_int::MAX, |other| {
+        has |= other != fd
+            && sys::fstat_local(other).is_some_and(|st| (st.st_dev, st.st_ino) == (this.st_dev, this.st_ino));
+    });
+    has
 }
 
 impl Closing {
@@ -144,14 +155,12 @@ pub fn close<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// This process is about to become another program: the kernel closes what is marked to be closed
-/// then. A call that fails leaves all open, and the agent finds that out.
+/// This process is about to become another program. What is to be closed then is closed by the
+/// kernel; what stays open is that program's, whose end leaves no record. A call that fails leaves
+/// all open: the agent finds that out.
 pub fn executing() {
     each_marked(0, c_int::MAX, |fd| {
-        if sys::fcntl(fd, libc::F_GETFD, 0).is_some_and(|flags| flags & libc::FD_CLOEXEC != 0)
-            && let Some(closing) = closing(fd)
-        {
-            opened(fd);
+        if let Some(closing) = closing(fd) {
             closing.done();
         }
     });
