@@ -404,6 +404,14 @@ impl Drain {
         let _lock = self.staging.lock_journal().ok()?;
         read_new(&self.staging, &mut self.reader, &mut self.planner).ok()?;
         let step = self.planner.next_step()?;
+        if let Action::Rmdir(dir) = &step.action {
+            let copier = &self.copier;
+            self.publisher.remove_unneeded(|id| copier.is_busy_with(id));
+            if self.publisher.has_unneeded(dir) {
+                // The end of their copies wakes the drain.
+                return None;
+            }
+        }
         self.planner.begin(&step);
         self.publisher.announce(&self.planner, &step);
         Some(step)
@@ -462,7 +470,9 @@ impl Drain {
             self.room.removed(staged.id);
         }
         let state = self.state();
-        let published = self.planner.published();
+        // What the job removes plainly must find no part files.
+        let published =
+            if self.publisher.has_unneeded(b"") { state.published.load(Ordering::Acquire) } else { self.planner.published() };
         let is_further = state.published.fetch_max(published, Ordering::AcqRel) < published;
         let held = self.held_errno();
         let was_held = state.held_errno.swap(held, Ordering::AcqRel);

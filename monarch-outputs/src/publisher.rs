@@ -55,7 +55,7 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root. Methods: 26, because each kind of step is a few short
+/// Publishes the entries of one output root. Methods: 28, because each kind of step is a few short
 /// ones.
 #[derive(Debug)]
 pub struct Publisher {
@@ -335,10 +335,6 @@ impl Publisher {
                 continue;
             }
             let path = join(dir, &name);
-            if self.unneeded.iter().any(|(_, part)| *part == path) {
-                // It is being written, and removed after that.
-                return Err(Errno::BUSY);
-            }
             self.target.rename(&path, &name)?;
             if let Some(part) = self.copied.get_mut(&id)
                 && part.path == path
@@ -507,13 +503,26 @@ impl Publisher {
             self.unneeded.push((id, join(&dir, &self.part_name(id))));
             self.staging.remove_data(&file.staged);
         }
-        let (busy, free) = std::mem::take(&mut self.unneeded).into_iter().partition(|(id, _)| is_busy(*id));
+        self.remove_unneeded(is_busy);
+        dropped.into_iter().map(|file| file.staged).collect()
+    }
+
+    /// Removes part files that are not needed, and not being written.
+    pub fn remove_unneeded(&mut self, is_busy: impl Fn(u64) -> bool) {
+        let (busy, free): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.unneeded).into_iter().partition(|(id, _)| is_busy(*id));
         self.unneeded = busy;
-        let free: Vec<(u64, Vec<u8>)> = free;
         for (_, part) in free {
             let _ = self.target.unlink(&part);
         }
-        dropped.into_iter().map(|file| file.staged).collect()
+    }
+
+    /// Whether part files below a directory are still to be removed; below the root for an empty
+    /// path.
+    #[must_use]
+    pub fn has_unneeded(&self, dir: &[u8]) -> bool {
+        let is_below = |part: &[u8]| dir.is_empty() || part.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
+        self.unneeded.iter().any(|(_, part)| is_below(part))
     }
 
     /// Removes a part file that a copy has left whose staged file is gone.

@@ -136,13 +136,16 @@ pub const ORPHAN_AGE: Duration = Duration::from_secs(3600);
 
 /// Removes part files of this user below a directory of the PFS that are older than [`ORPHAN_AGE`]
 /// and belong to none of these staging directories: what was staged for them is gone with its
-/// tier. Returns how many were removed.
+/// tier. Returns how many were removed; none where there is no such directory.
 ///
 /// # Errors
 /// When the directory cannot be opened.
 pub fn remove_orphans(dir: &Path, staging: &[PathBuf], now_ns: u64) -> Result<u64, OutputsError> {
     let known: Vec<u64> = staging.iter().filter_map(|dir| Some(read_info(dir).ok()?.instance)).collect();
-    let target = DirTarget::open(dir).map_err(|source| OutputsError::Root { path: dir.to_owned(), source })?;
+    let target = match DirTarget::open(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        opened => opened.map_err(|source| OutputsError::Root { path: dir.to_owned(), source })?,
+    };
     let user = rustix::process::geteuid().as_raw();
     let is_old = |mtime_ns: i64| now_ns.saturating_sub(mtime_ns.max(0).unsigned_abs()) > ORPHAN_AGE.as_nanos() as u64;
     let (mut removed, mut dirs) = (0, vec![Vec::new()]);

@@ -47,7 +47,7 @@ pub use monarch_abi::outputs::STAGED_MODE;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::Fd;
 use monarch_guest::{errno, user};
-use names::After;
+use names::{After, Side};
 use place::Place;
 
 /// Answers a call about a path, if that lies below an output root.
@@ -112,7 +112,7 @@ unsafe fn answer_change<T>(
 /// The place that a path names which is about to be changed.
 fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
     let place = Place::find(ctx, dirfd, path);
-    if place.is_none() && roots::any_pending(ctx) {
+    if place.is_none() && roots::any_entries(ctx) {
         return Place::behind_links(ctx, dirfd, path, follow);
     }
     place
@@ -127,7 +127,7 @@ fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<P
 #[inline(never)]
 pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
     let ctx = ctx::for_outputs()?;
-    if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
+    if errno::errno() != libc::ENOENT || !roots::any_entries(&ctx) {
         return None;
     }
     // SAFETY: by contract.
@@ -421,11 +421,17 @@ unsafe fn rename_below(
     let mut after = After::Nothing;
     let done = of_call(
         || {
-            let (from, to) = (place(from_fd, from), place(to_fd, to));
-            if from.is_none() && to.is_none() {
+            let (a, b) = (place(from_fd, from), place(to_fd, to));
+            if a.is_none() && b.is_none() {
                 return None;
             }
-            Some(names::rename(from, to, flags).map(|(answer, then)| {
+            // SAFETY: by contract of the caller.
+            let side = |place: Option<Place>, fd, path| match place {
+                Some(place) => Side::Place(place),
+                None => Side::Outside(unsafe { user::path(path) }.and_then(|path| kernel::device_of_parent(fd, path))),
+            };
+            let (a, b) = (side(a, from_fd, from), side(b, to_fd, to));
+            Some(names::rename(a, b, flags).map(|(answer, then)| {
                 after = then;
                 as_result(answer)
             }))

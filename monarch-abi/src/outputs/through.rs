@@ -83,9 +83,27 @@ pub fn is_raw_temporary(name: &[u8], exclusive: bool, mode: u32) -> bool {
     exclusive && mode & 0o777 == 0o600 && name.len() == 10 && name.starts_with(b".tmp")
 }
 
+/// A name without the number that rotation leaves behind it: `train.log` for `train.log.3`.
+#[must_use]
+pub fn without_rotation(name: &[u8]) -> &[u8] {
+    let dot = name.iter().rposition(|&c| c == b'.');
+    let split = dot.and_then(|dot| Some((name.get(..dot)?, name.get(dot + 1..)?)));
+    match split {
+        Some((front, number)) if !number.is_empty() && number.iter().all(u8::is_ascii_digit) => front,
+        _ => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rotated_files_have_the_name_without_the_number() {
+        for (name, front) in [("train.log.1", "train.log"), ("a.log.2026", "a.log"), ("a.log", "a.log"), ("a.1x", "a.1x"), ("a.", "a."), (".1", "")] {
+            assert_eq!(without_rotation(name.as_bytes()), front.as_bytes(), "{name}");
+        }
+    }
 
     #[test]
     fn patterns_fit_as_those_of_the_shell() {

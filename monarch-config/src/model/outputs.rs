@@ -44,7 +44,7 @@ pub(in super::super) const THROUGH: [&str; 12] = [
     "*.sqlite*",
     "*-journal",
     "*-wal",
-    "*.lock",
+    "*.lock*",
     "*.pid",
 ];
 

@@ -45,7 +45,7 @@ pub(in super::super) struct RawNamedOutput {
     pub(in super::super) fsync: Option<Given<OneOf<OutputSync>>>,
     /// Names of files that are not staged, with `*`, `?` and `[...]` as in a shell: files that are
     /// appended to, shared, or locked. A list replaces the default, which is *.log, *.out, *.err,
-    /// *.csv, *.jsonl, events.out.tfevents.*, *.db*, *.sqlite*, *-journal, *-wal, *.lock, *.pid.
+    /// *.csv, *.jsonl, events.out.tfevents.*, *.db*, *.sqlite*, *-journal, *-wal, *.lock*, *.pid.
     pub(in super::super) through: Option<Vec<Given<NamePattern>>>,
     /// Most bytes that are not published, as a size or a share of the tier's capacity: a file that
     /// is created beyond waits until earlier ones are published, and is then written to the PFS

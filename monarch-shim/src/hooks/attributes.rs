@@ -195,7 +195,9 @@ unsafe fn attribute(
             && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
             && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
         {
-            return call(p.as_ptr());
+            let got = call(p.as_ptr());
+            // It was published a moment ago.
+            return if got < 0 && errno::errno() == libc::ENOENT { call(path) } else { got };
         }
     }
     got

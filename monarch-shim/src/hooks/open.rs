@@ -262,13 +262,11 @@ unsafe fn open_any(
         // SAFETY: the application's pointer, tested before it is read.
         let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
             let fd = next();
-            return if names {
-                reopened_by(path, fd, flags)
-            } else if fd < 0 {
+            return match names {
                 // SAFETY: passed on.
-                unsafe { missed(dirfd, path, flags) }
-            } else {
-                fd
+                _ if fd < 0 => unsafe { missed(dirfd, path, flags) },
+                true => reopened_by(path, fd, flags),
+                false => fd,
             };
         };
         serve(&ctx, dirfd, bytes, flags, next)

@@ -66,8 +66,10 @@ impl Create {
     }
 }
 
-/// Whether a name is one that goes through to the PFS.
+/// Whether a name is one that goes through to the PFS. A rotated file is one whose name has a number
+/// behind it.
 pub fn is_through(root: &Root, name: &[u8]) -> bool {
+    let name = through::without_rotation(name);
     root.map.patterns().any(|pattern| through::fits(pattern, name))
 }
 
@@ -93,6 +95,9 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
             Ok(false) => {}
             Err(_) => return Ok(Created::Through),
         }
+    }
+    if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
+        return Err(libc::ENOENT);
     }
     let Some(target) = target(place, how, entry)? else { return Ok(Created::Through) };
     let held = place.root.state().held_errno.load(Ordering::Acquire);

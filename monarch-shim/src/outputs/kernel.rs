@@ -144,6 +144,17 @@ pub fn write_all_at(fd: c_int, mut bytes: &[u8], mut at: u64) -> Result<(), Errn
     Ok(())
 }
 
+/// The device of the directory of a path.
+pub fn device_of_parent(dirfd: c_int, path: &[u8]) -> Option<u64> {
+    let end = path.iter().rposition(|&c| c != b'/')? + 1;
+    let mut parent = PathBuffer::front();
+    match path.get(..end)?.iter().rposition(|&c| c == b'/') {
+        Some(slash) => parent.append(path.get(..=slash)?)?,
+        None => parent.append(b".")?,
+    }
+    Some(stat_at(dirfd, parent.c_str()?, 0).ok()?.st_dev)
+}
+
 /// Whether the kernel knows a writer of a file, by a descriptor that only reads it: then it grants
 /// no lease for reading. Where it has no leases, a writer is assumed.
 pub fn has_writer(fd: c_int) -> bool {

@@ -36,7 +36,11 @@ fn each(dir: c_int, mut visit: impl FnMut(&Name<'_>) -> Result<()>) -> Result<()
         core::slice::from_raw_parts_mut(base, BLOCK_BYTES)
     };
     loop {
-        let n = kernel::list(dir, bytes)?;
+        let n = match kernel::list(dir, bytes) {
+            // The agent removes directories of the overlay that have no links any more.
+            Err(libc::ENOENT) => return Ok(()),
+            listed => listed?,
+        };
         if n == 0 {
             return Ok(());
         }

@@ -204,15 +204,22 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
 
 /// symlink(2).
 pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
-    if matches!(make(place)?, Answer::Done(())) || !place.root.map.is_pending() {
-        return Ok(Answer::Plain);
-    }
     let root = place.root;
-    if !leads_to_pending(place, target.to_bytes())? || is_through(&root, place.name()) {
-        return Ok(Answer::Plain);
+    if is_quiet(&root) || place.rel().is_empty() || is_through(&root, place.name()) {
+        return make(place);
     }
-    if on_pfs(place).is_ok() {
-        return Ok(Answer::Plain);
+    // A name whose removal is pending gets the link after that.
+    let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
+    if !is_removed {
+        if matches!(make(place)?, Answer::Done(())) || !root.map.is_pending() {
+            return Ok(Answer::Plain);
+        }
+        if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {
+            return Ok(Answer::Plain);
+        }
+    }
+    if matches!(tree::read(&root, place.parent())?, Entry::RemovedDir) {
+        return Err(libc::ENOENT);
     }
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
@@ -220,8 +227,10 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     match &entry {
         // Its file was removed by others.
         Entry::Clean(clean) => drop_data(&root, &clean.file),
-        entry if entry.is_there() => return Err(libc::EEXIST),
-        _ => {}
+        // The removal was made meanwhile.
+        Entry::Nothing | Entry::Directory if is_removed => return Ok(Answer::Plain),
+        Entry::Nothing | Entry::Directory | Entry::Removed => {}
+        _ => return Err(libc::EEXIST),
     }
     listing::remove_empty(&root, place.rel());
     let mut text = monarch_abi::mem::PathBuffer::front();
@@ -258,19 +267,22 @@ pub enum After {
     Forget(Place),
 }
 
-/// rename(2), with the flags of renameat2(2). Places that are `None` are not below an output root.
-pub fn rename(from: Option<Place>, to: Option<Place>, flags: u32) -> Result<(Answer<()>, After)> {
+/// One of the two names of a rename.
+pub enum Side {
+    /// Below an output root.
+    Place(Place),
+    /// Elsewhere, on this device if that is known.
+    Outside(Option<u64>),
+}
+
+/// rename(2), with the flags of renameat2(2).
+pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let (mut from, mut to) = match (from, to) {
-        (None, None) => return Ok((Answer::Plain, After::Nothing)),
-        (Some(one), None) => {
-            leave(&one.root);
-            return Ok((Answer::Plain, After::Forget(one)));
+        (Side::Outside(_), Side::Outside(_)) => return Ok((Answer::Plain, After::Nothing)),
+        (Side::Place(one), Side::Outside(dev)) | (Side::Outside(dev), Side::Place(one)) => {
+            return across(one, dev);
         }
-        (None, Some(one)) => {
-            leave(&one.root);
-            return Ok((Answer::Plain, After::Forget(one)));
-        }
-        (Some(from), Some(to)) => (from, to),
+        (Side::Place(from), Side::Place(to)) => (from, to),
     };
     if from.root.staging() != to.root.staging() {
         leave(&from.root);
@@ -302,6 +314,17 @@ pub fn rename(from: Option<Place>, to: Option<Place>, flags: u32) -> Result<(Ans
         leave(&root);
     }
     Ok((Answer::Plain, After::Move(from, to)))
+}
+
+/// A rename over the edge of an output root. To or from another device there is none, and nothing is
+/// waited for.
+fn across(mut one: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> {
+    if outside.is_some_and(|dev| dev != one.root.output.dev.load(Ordering::Relaxed)) {
+        let is_pending = matches!(entry_at(&mut one)?, Entry::File(_) | Entry::Symlink(_));
+        return if is_pending { Err(libc::EXDEV) } else { Ok((Answer::Plain, After::Nothing)) };
+    }
+    leave(&one.root);
+    Ok((Answer::Plain, After::Forget(one)))
 }
 
 /// Waits for what is pending, before a plain call that must not overtake it.

@@ -49,7 +49,11 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
                 // It was removed, or published and dropped, a moment ago.
                 Err(libc::ENOENT) => continue,
-                done => return done.map(Answer::Done),
+                done => {
+                    // For its fsync.
+                    done.iter().for_each(|fd| descriptors::opened(fd.0));
+                    return done.map(Answer::Done);
+                }
             },
             Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags)? {
                 Some(fd) => return Ok(Answer::Done(fd)),

@@ -123,13 +123,14 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
     Some((get(ctx, number)?, rest))
 }
 
-/// Whether something is pending below an output root that this process has used.
-pub fn any_pending(ctx: &Ctx) -> bool {
+/// Whether the overlay of an output root has anything: what is pending, or was a moment ago and is
+/// kept as a clean copy.
+pub fn any_entries(ctx: &Ctx) -> bool {
     let count = ctx.map.outputs().len();
     CELLS.iter().take(count).any(|cell| {
         // SAFETY: written before the flag said so, and never again.
         let map = || unsafe { (*cell.map.0.get()).assume_init_ref() };
-        cell.flag.load(Ordering::Acquire) != MAPPED || map().state.pending.load(Ordering::Acquire) != 0
+        cell.flag.load(Ordering::Acquire) != MAPPED || map().state.entries.load(Ordering::Acquire) != 0
     })
 }
 

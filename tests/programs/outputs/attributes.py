@@ -21,8 +21,13 @@ def changed_after_close():
     look("renamed")
     shutil.copystat("b", "renamed")
     look("renamed")
-    os.chmod("renamed", 0o1644)
-    look("renamed")
+
+
+@replay(barrier=True)
+def the_sticky_bit():
+    put("f", b"f")
+    os.chmod("f", 0o1644)
+    look("f")
 
 
 @replay

@@ -87,7 +87,7 @@ def listings_while_pending():
         say(path, os.path.exists(path), os.path.isfile(path), os.access(path, os.R_OK), os.access(path, os.W_OK))
 
 
-@replay
+@replay(barrier=True)
 def removed_while_pending():
     for _ in range(3):
         os.makedirs("tree/a/b")
@@ -100,7 +100,7 @@ def removed_while_pending():
     put("kept", b"kept")
 
 
-@replay
+@replay(barrier=True)
 def a_directory_that_empties():
     os.mkdir("d")
     put("d/f", b"f")

@@ -319,7 +319,7 @@ def parquet_csv_text():
     look("table.parquet", "results.txt")
 
 
-@replay
+@replay(barrier=True)
 def safetensors_by_libc():
     """The temporary file of safetensors 0.8, renamed by a call that a preload sees."""
     fd = os.open(".tmpAbC123", RW | C | X, 0o600)

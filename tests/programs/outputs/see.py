@@ -91,7 +91,9 @@ def same(a, b, what):
     if stat.S_ISDIR(a.st_mode):
         # (Its time goes on when something is published there.)
         return "" if (a.st_dev, a.st_ino, a.st_mode) == (b.st_dev, b.st_ino, b.st_mode) else f" DISAGREES: {what}"
-    fields = [f for f in ("st_dev", "st_ino", "st_mode", "st_size", "st_nlink", "st_uid", "st_gid", "st_mtime_ns") if getattr(a, f) != getattr(b, f)]
+    # (A pending link gets another inode with its publication, which may happen in between.)
+    ids = () if stat.S_ISLNK(a.st_mode) else ("st_dev", "st_ino")
+    fields = [f for f in (*ids, "st_mode", "st_size", "st_nlink", "st_uid", "st_gid", "st_mtime_ns") if getattr(a, f) != getattr(b, f)]
     return f" DISAGREES: {what} in {','.join(fields)} {[(getattr(a, f), getattr(b, f)) for f in fields]}" if fields else ""
 
 
