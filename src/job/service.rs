@@ -173,6 +173,11 @@ impl Service {
         &self.attached
     }
 
+    /// Returns the configuration of the job.
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Returns the roots of the job, as they were given.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
         self.config.dataset.roots.iter().map(|root| root.path.clone()).collect()
