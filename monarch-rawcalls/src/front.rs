@@ -72,7 +72,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl<P: Performer> Front<P> {
     pub(crate) fn new(listener: OwnedFd, shared: Shared, scope: Scope, performer: P) -> io::Result<Self> {
-        let own = Caller::own().ok_or_else(|| io::ErrorKind::NotFound.into())?.identity;
+        let own = Caller::own().ok_or(io::ErrorKind::NotFound)?.identity;
         sys::wake_in_turn(listener.as_fd());
         let restricted = if shared.is_restricted() { Restricted::all() } else { Restricted::default() };
         let (restricted, queue) = (Mutex::new(restricted), Mutex::default());

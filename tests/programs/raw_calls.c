@@ -4,6 +4,7 @@
  * `raw-calls data FILE...` changes files that are there, `raw-calls until FILE` goes on for long. */
 #include "common.h"
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #ifndef SYS_fchmodat2
@@ -246,6 +247,39 @@ static void children(void)
     look("d");
 }
 
+/* A process that forbids itself to remove files (Landlock) must not have them removed, and no more
+ * its child. */
+static void sandbox(void)
+{
+    uint64_t handled = 1 << 5;
+    int status = 0;
+    /* Of a process that started just before, it is not known whether it is older. */
+    usleep(100000);
+    put("a.log", 1, 100, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        int rules = (int)syscall(444, &handled, sizeof handled, 0);
+        if (rules < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) { printf("no Landlock\n"); fflush(stdout); _exit(0); }
+        said("restrict", kernel(446, rules, 0, 0, 0, 0));
+        said("unlink in the sandbox", k_unlink("a.log"));
+        fflush(stdout);
+        pid_t below = fork();
+        if (below == 0) {
+            said("unlink by its child", k_unlink("a.log"));
+            fflush(stdout);
+            _exit(0);
+        }
+        waitpid(below, &status, 0);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    look("a.log");
+    make("b", 2);
+    said("rename outside of it", k_rename("b", "c"));
+    look("c");
+}
+
 static void *many(void *number)
 {
     long wrong = 0, n = (long)number;
@@ -368,8 +402,8 @@ static int child(char **words)
 
 static const struct { const char *name; void (*run)(void); int waits; } ROWS[] = {
     {"safetensors", safetensors, 0}, {"family", family, 0},     {"links_and_directories", links_and_directories, 1},
-    {"relative", relative, 0},       {"outside", outside, 1},   {"errors", errors, 0},
-    {"children", children, 0},       {"threads", threads, 0},
+    {"relative", relative, 0},       {"outside", outside, 1},   {"errors", errors, 1},
+    {"children", children, 0},       {"sandbox", sandbox, 0},   {"threads", threads, 0},
 };
 
 int main(int argc, char **argv)
