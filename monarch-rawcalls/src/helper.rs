@@ -38,15 +38,15 @@ struct Work {
 ///
 /// # Errors
 /// `run` has not said what is to be done.
-pub fn main(control: OwnedFd) -> io::Result<()> {
+pub fn main(control: &OwnedFd) -> io::Result<()> {
     sys::block_signals();
     let mut buffer = vec![0; MAX_MESSAGE];
-    let first = packets::receive(&control, &mut buffer)?;
+    let first = packets::receive(control, &mut buffer)?;
     let (len, fds) = first.ok_or(io::ErrorKind::UnexpectedEof)?;
     let Ok([listener, shared]) = <[OwnedFd; 2]>::try_from(fds) else { return Err(io::ErrorKind::InvalidData.into()) };
     let scope = Scope::from_bytes(&buffer[..len]);
     let helper = Arc::new(Helper { listener: listener.try_clone()?, work: Mutex::default() });
-    while let Ok(Some((_, fds))) = packets::receive(&control, &mut buffer) {
+    while let Ok(Some((_, fds))) = packets::receive(control, &mut buffer) {
         for channel in fds {
             let shared = helper.clone();
             helper.work().channels += 1;
@@ -68,23 +68,29 @@ impl Helper {
     fn serve(&self, channel: &OwnedFd) {
         let has_umask = sys::unshare_directories();
         let mut buffer = vec![0; MAX_MESSAGE];
+        let mut last = None;
         while let Ok(Some((len, fds))) = packets::receive(channel, &mut buffer) {
             let Some(request) = Request::from_bytes(&buffer[..len]).filter(|_| has_umask) else { break };
             let Some(directories) = directories(&request, fds) else { break };
             self.work().busy.insert(request.id);
             let result = perform(&request, &directories);
-            if packets::send(channel.as_fd(), &result.to_ne_bytes(), &[]).is_err() {
-                // `run` has died: nobody else knows the result.
-                let _ = sys::answer(self.listener.as_fd(), request.id, Some(result));
-            }
+            last = Some((request.id, result));
+            let sent = packets::send(channel.as_fd(), &result.to_ne_bytes(), &[]);
             self.work().busy.remove(&request.id);
+            if sent.is_err() {
+                break;
+            }
+        }
+        // `run` may have died before it has passed the result on. (An error: it has.)
+        if let Some((id, result)) = last {
+            let _ = sys::answer(self.listener.as_fd(), id, Some(result));
         }
         self.work().channels -= 1;
     }
 
     /// Answers in the place of `run`, which has ended.
     fn take_over(&self, listener: OwnedFd, shared: Shared, scope: Scope) -> io::Result<()> {
-        // What `run` has handed over is made, each channel's last change.
+        // What `run` has handed over is made, each channel's last change, or is being made.
         let busy = loop {
             let work = self.work();
             if work.busy.len() == work.channels {
@@ -94,11 +100,9 @@ impl Helper {
             std::thread::sleep(Duration::from_millis(1));
         };
         // What it has received, and not handed over, nobody has made. (An error: none such.)
-        let last = shared.last().unwrap_or_default();
-        for id in (0..2 * MAX_UNANSWERED).map(|n| last.wrapping_sub(MAX_UNANSWERED).wrapping_add(n)) {
-            if shared.last().is_some() && !busy.contains(&id) {
-                let _ = sys::answer(listener.as_fd(), id, None);
-            }
+        if let Some(last) = shared.last() {
+            let around = (0..2 * MAX_UNANSWERED).map(|n| last.wrapping_sub(MAX_UNANSWERED).wrapping_add(n));
+            around.filter(|id| !busy.contains(id)).for_each(|id| drop(sys::answer(listener.as_fd(), id, None)));
         }
         Arc::new(Front::new(listener, shared, scope, Local)?).run();
         // (Threads that still make changes hold nothing that outlives the process.)

@@ -11,6 +11,6 @@ pub(crate) struct RawCallsArgs {}
 
 pub(crate) fn main(_args: &RawCallsArgs) -> Result<ExitCode> {
     let control = std::io::stdin().as_fd().try_clone_to_owned()?;
-    monarch_rawcalls::helper::main(control)?;
+    monarch_rawcalls::helper::main(&control)?;
     Ok(ExitCode::SUCCESS)
 }
