@@ -22,6 +22,7 @@ use std::process::{Command, Stdio};
 pub(crate) struct Watch {
     trap: Trap,
     scope: Scope,
+    /// That of the helper.
     env: Variables,
 }
 
@@ -29,7 +30,10 @@ impl Watch {
     /// Prepares it for a job whose processes have `env`.
     pub(crate) fn prepare(service: &Service, env: &Variables) -> Option<(Self, Installer)> {
         let prepared = trap::prepare().inspect_err(not_caught).ok();
-        prepared.map(|(trap, installer)| (Self { trap, scope: scope(service.config()), env: env.clone() }, installer))
+        prepared.map(|(trap, installer)| {
+            let (config, shim) = service.for_raw_calls();
+            (Self { trap, scope: scope(config), env: helper_environment(shim, env) }, installer)
+        })
     }
 
     /// Answers the calls of the command, which has been started, from now on.
@@ -73,12 +77,18 @@ fn scope(config: &Config) -> Scope {
     scope
 }
 
+/// Returns what of the job's environment a helper needs: where the agent is, and the shim alone. A
+/// raw system call passes by the other libraries that the job preloads.
+fn helper_environment(shim: &Path, env: &Variables) -> Variables {
+    let own = env.iter().filter(|(name, _)| name.starts_with("MONARCH_")).cloned();
+    own.chain([("LD_PRELOAD", shim.as_os_str().to_owned())]).collect()
+}
+
 /// Starts a helper.
 fn helper(env: &[(&'static str, OsString)], control: OwnedFd) -> io::Result<std::process::Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("raw-calls");
     spawn::apart(&mut command).stdin(Stdio::from(control)).stdout(Stdio::null());
-    // (It runs no program, and needs no audit library.)
-    command.envs(env.iter().filter(|(name, _)| *name != "LD_AUDIT").map(|(name, value)| (name, value)));
+    command.envs(env.iter().map(|(name, value)| (name, value)));
     command.spawn()
 }

@@ -173,9 +173,10 @@ impl Service {
         &self.attached
     }
 
-    /// Returns the configuration of the job.
-    pub(crate) const fn config(&self) -> &Config {
-        &self.config
+    /// Returns what the supervisor of raw calls needs: the configuration of the job, and the path
+    /// of the preload library.
+    pub(crate) fn for_raw_calls(&self) -> (&Config, &Path) {
+        (&self.config, &self.shim)
     }
 
     /// Returns the roots of the job, as they were given.
