@@ -1,8 +1,8 @@
 //! Parses the command line, runs the command, and holds the help of all commands.
 
 use crate::commands::{
-    agent, cluster, config, du, env, evict, explain, flush, hold, index, kernel, outputs, pages, recover, refresh,
-    report, run, simulate, stage, status, stop, top, trace, verify,
+    agent, cluster, config, du, env, evict, explain, flush, hold, index, kernel, outputs, pages, raw_calls, recover,
+    refresh, report, run, simulate, stage, status, stop, top, trace, verify,
 };
 use crate::say;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -193,6 +193,9 @@ enum Command {
     /// Serve jobs on this node (started by `run`; configuration as JSON on standard input)
     #[command(hide = true)]
     Agent(agent::AgentArgs),
+    /// Make changes for raw system calls of a job (started by `run`; standard input is a socket)
+    #[command(hide = true)]
+    RawCalls(raw_calls::RawCallsArgs),
 }
 
 /// Most typing mistakes in the name of a command for which that command is suggested.
@@ -252,6 +255,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Completions(a) => pages::completions(&a, Cli::command()),
         Command::Man(a) => pages::man(&a, Cli::command()),
         Command::Agent(args) => agent::main(&args),
+        Command::RawCalls(args) => raw_calls::main(&args),
     };
     done.unwrap_or_else(|e| {
         say::err(format_args!("monarch: {}\n", say::chain(&e)));

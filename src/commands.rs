@@ -13,6 +13,7 @@ pub(crate) mod index;
 pub(crate) mod kernel;
 pub(crate) mod outputs;
 pub(crate) mod pages;
+pub(crate) mod raw_calls;
 pub(crate) mod recover;
 pub(crate) mod refresh;
 pub(crate) mod report;

@@ -16,6 +16,7 @@
 //! | [`libraries`] | whether shared libraries are mapped from their copies |
 //! | [`preload`] | programs that load no preload library |
 //! | [`sanitizer`] | programs that require their own library first |
+//! | [`raw_calls`] | changes by raw system calls |
 //! | [`shim`] | where the preload library is |
 
 mod accounting;
@@ -28,6 +29,7 @@ pub(crate) mod libraries;
 mod output;
 pub(crate) mod preflight;
 pub(crate) mod preload;
+pub(crate) mod raw_calls;
 mod sanitizer;
 pub(crate) mod service;
 pub(crate) mod shim;

@@ -21,7 +21,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The crates: directory and name in paths.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "monarch-abi",
     "monarch-guest",
     "monarch-shim",
@@ -30,6 +30,7 @@ const CRATES: [&str; 12] = [
     "monarch-storage",
     "monarch-cluster",
     "monarch-outputs",
+    "monarch-rawcalls",
     "monarch-core",
     "policies",
     "slowfs",

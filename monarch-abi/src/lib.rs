@@ -24,6 +24,7 @@
 //! | [`foreign_changes`] | reports of changes by processes that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`outputs`] | what a job writes below output roots: staging directories, journal, overlay |
+//! | [`raw_calls`] | marks in the system calls of a job whose changing calls are caught |
 //! | [`mapping`] | whether a mapping waits for the copy of its file |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |
@@ -51,6 +52,7 @@ pub mod index;
 pub mod mapping;
 pub mod mem;
 pub mod outputs;
+pub mod raw_calls;
 pub mod resolve;
 pub mod scratch;
 pub mod segment;

@@ -9,7 +9,7 @@ use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
     Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, OutputSync, Persist,
-    Policy, Spread, Trust, WorkingSets,
+    Policy, RawCalls, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -54,6 +54,11 @@ impl Choice for Follow {
 impl Choice for Libraries {
     const WHAT: &'static str = "way to treat shared libraries";
     const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
+impl Choice for RawCalls {
+    const WHAT: &'static str = "way to treat raw system calls";
+    const WORDS: &'static [(&'static str, Self)] = &[("off", Self::Off), ("seccomp", Self::Seccomp)];
 }
 
 impl Choice for OutputSync {

@@ -61,8 +61,8 @@ pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
     Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Engine, Extent, Follow, Index, Io,
-    Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch, Root, Run,
-    Source, Spread, Tier, Trust, Wait, WorkingSets,
+    Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch, RawCalls,
+    Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::left as memory_left;

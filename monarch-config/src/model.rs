@@ -498,6 +498,22 @@ pub struct Run {
     /// long as it takes; at most 30 days.
     #[serde(default)]
     pub output_wait: Option<Duration>,
+    /// Whether changes that the job makes by raw system calls are caught. Default
+    /// [`RawCalls::Off`].
+    #[serde(default)]
+    pub raw_calls: RawCalls,
+}
+
+/// How changes are noticed that a job makes by raw system calls, which no preload library sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RawCalls {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By a seccomp filter in the processes of the job, for the calls that change names and
+    /// attributes.
+    Seccomp,
 }
 
 /// Whether the processes of a job load the audit library, by which the loader maps shared libraries

@@ -20,7 +20,8 @@ use super::checks::AbsentRule;
 use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
 use super::model::{
-    Compression, Consistency, Direct, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, Trust, WorkingSets,
+    Compression, Consistency, Direct, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, RawCalls, Trust,
+    WorkingSets,
 };
 
 /// Monarch's configuration file. Every value can also be set by an environment variable
@@ -338,4 +339,10 @@ pub(super) struct RawRun {
     /// is published; what is not stays on the node, for the next job there or `monarch recover`.
     /// Default none: as long as it takes; 0s to 30d.
     pub(super) output_wait: Option<Given<OrNone<Time>>>,
+    /// Whether changes that programs make by raw system calls are caught, which no preload library
+    /// sees: renames of safetensors from 0.8, all of programs in Go. `seccomp`: by a filter in the
+    /// command's processes, for the calls alone that change names or attributes; it needs Linux
+    /// 5.19, and takes from setuid programs the rights that they would gain. Only by `run`. `off`.
+    /// Also --raw-calls. Default off.
+    pub(super) raw_calls: Option<Given<OneOf<RawCalls>>>,
 }

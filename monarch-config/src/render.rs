@@ -90,5 +90,6 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("run.accounting", &run.accounting.as_deref().map_or_else(|| "null".to_owned(), quoted));
     page.set("run.libraries", &OneOf::show(&run.libraries));
     page.set("run.output_wait", &OrNone::<Time>::show(&run.output_wait));
+    page.set("run.raw_calls", &OneOf::show(&run.raw_calls));
     page.out
 }

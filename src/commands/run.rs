@@ -8,11 +8,11 @@ use crate::args::{JobConfigArgs, NoConfig};
 use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND, EX_NOT_PUBLISHED};
 use crate::job::child::{self, Child};
 use crate::job::drain::JobOutputs;
-use crate::job::{preflight, preload};
+use crate::job::{preflight, preload, raw_calls};
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;
-use monarch_core::config::{Resolved, Run};
+use monarch_core::config::{RawCalls, Resolved, Run};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +35,10 @@ pub(crate) struct RunArgs {
     /// Write which files are opened when to this file (see `monarch trace`)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Catch changes that programs make by raw system calls: `seccomp`, or `off` (setting
+    /// run.raw_calls)
+    #[arg(long, value_name = "HOW")]
+    raw_calls: Option<String>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -42,7 +46,8 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
-    let arguments = args.config.all();
+    let mut arguments = args.config.all();
+    arguments.set.extend(args.raw_calls.iter().map(|how| ("run.raw_calls".to_owned(), how.clone())));
     let (mut service, mut settings, mut outputs) = (None, Run::default(), JobOutputs::default());
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
@@ -84,10 +89,13 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     }
     let env = service.as_ref().map_or_else(Vec::new, |s| job::environment(s, settings.libraries, &args.command));
     let started = Instant::now();
-    let child = match Child::start(&args.command, &env) {
+    let catches = service.as_ref().filter(|_| settings.raw_calls == RawCalls::Seccomp);
+    let (watch, filter) = catches.and_then(|s| raw_calls::Watch::prepare(s, &env)).unzip();
+    let child = match Child::start(&args.command, &env, filter) {
         Ok(c) => c,
         Err(e) => return Ok(cannot_start(&args.command, &e)),
     };
+    watch.into_iter().for_each(raw_calls::Watch::begin);
     let end = child.wait(|| {
         if let Some(s) = &mut service {
             s.keep_alive();

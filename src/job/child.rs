@@ -7,6 +7,7 @@
 use super::found;
 use anyhow::Result;
 use monarch_core::cluster::secret;
+use monarch_rawcalls::trap::Installer;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -142,8 +143,8 @@ impl EndSignal {
 
 impl Child {
     /// Starts the command `words` with the environment of this process and `env`, without the
-    /// secret of the cluster.
-    pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
+    /// secret of the cluster; with a filter for raw system calls, if there is one.
+    pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)], filter: Option<Installer>) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
         command.args(args).env_remove(secret::VARIABLE).envs(env.iter().map(|(k, v)| (k, v)));
@@ -153,6 +154,9 @@ impl Child {
             command.pre_exec(move || {
                 die_with(run);
                 found::restore();
+                if let Some(filter) = &filter {
+                    filter.install();
+                }
                 Ok(())
             });
         }

@@ -173,6 +173,12 @@ impl Service {
         &self.attached
     }
 
+    /// Returns what the supervisor of raw calls needs: the configuration of the job, and the path
+    /// of the preload library.
+    pub(crate) fn for_raw_calls(&self) -> (&Config, &Path) {
+        (&self.config, &self.shim)
+    }
+
     /// Returns the roots of the job, as they were given.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
         self.config.dataset.roots.iter().map(|root| root.path.clone()).collect()

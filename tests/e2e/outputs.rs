@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `world.rs` | a PFS with an output root on it; runs a job direct and staged |
 //! | `replays.rs` | the calls of frameworks and tools, direct against staged |
+//! | `raw_calls.rs` | changes by system calls that no preload library sees, with `run.raw_calls` |
 //! | `closing.rs` | every way in which a file loses its last writer |
 //! | `order.rs` | what a reader of the PFS sees while checkpoints are published |
 //! | `failures.rs` | agents and jobs that die, a PFS that fails, wrong words of the command line |
@@ -14,6 +15,8 @@ mod closing;
 mod failures;
 #[path = "outputs/order.rs"]
 mod order;
+#[path = "outputs/raw_calls.rs"]
+mod raw_calls;
 #[path = "outputs/replays.rs"]
 mod replays;
 #[path = "outputs/tree.rs"]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::context::Context;
 use super::super::error::{ConfigError, ErrorKind};
 use super::super::key::Key;
-use super::super::model::{Libraries, Run};
+use super::super::model::{Libraries, RawCalls, Run};
 use super::super::paths;
 use super::super::raw::RawRun;
 
@@ -19,6 +19,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawRun) -> Result<Run, ConfigE
         accounting: accounting(cx, raw)?,
         libraries: cx.or("run.libraries", raw.libraries.as_ref(), Libraries::Auto)?,
         output_wait: cx.limit("run.output_wait", raw.output_wait.as_ref(), Duration::ZERO..=MAX_OUTPUT_WAIT)?,
+        raw_calls: cx.or("run.raw_calls", raw.raw_calls.as_ref(), RawCalls::Off)?,
     })
 }
 

@@ -58,11 +58,12 @@ impl Create {
     }
 
     /// Whether a file of this name is staged.
-    fn is_staged_name(self, root: &Root, name: &[u8]) -> bool {
+    fn is_staged_name(self, place: &Place) -> bool {
+        let name = place.name();
         !name.is_empty()
             && !is_hidden(name)
-            && !is_through(root, name)
-            && !through::is_raw_temporary(name, self.is_exclusive(), self.mode)
+            && !is_through(&place.root, name)
+            && (!through::is_raw_temporary(name, self.is_exclusive(), self.mode) || catches_raw_calls(place))
     }
 }
 
@@ -71,6 +72,11 @@ impl Create {
 pub fn is_through(root: &Root, name: &[u8]) -> bool {
     let name = through::without_rotation(name);
     root.map.patterns().any(|pattern| through::fits(pattern, name))
+}
+
+/// Whether a raw system call that renames the file would be seen.
+fn catches_raw_calls(place: &Place) -> bool {
+    place.on_pfs().is_ok_and(|mut path| path.c_str().is_some_and(kernel::catches_raw_calls))
 }
 
 /// What the PFS has at the name.
@@ -82,7 +88,7 @@ struct Target {
 /// Creates a staged file at a place of which the overlay says `entry`. An error is the
 /// application's.
 pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, Errno> {
-    if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(&place.root, place.name()) {
+    if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(place) {
         return Ok(Created::Through);
     }
     if place.root.state().closed.load(Ordering::Acquire) != 0 {

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::raw_calls;
 use monarch_guest::sys::{Fd, call};
 
 /// An errno.
@@ -10,6 +11,9 @@ pub type Errno = c_int;
 
 /// The working directory, for calls with absolute paths.
 const HERE: usize = libc::AT_FDCWD as isize as usize;
+/// Sixth argument of changing calls, which the filter of `run.raw_calls` lets pass. (They may be
+/// made with the journal locked: nothing must wait for an answer then.)
+const OWN: usize = raw_calls::OWN_CALL as usize;
 
 fn result(done: isize) -> Result<usize, Errno> {
     usize::try_from(done).map_err(|_| -done as c_int)
@@ -40,27 +44,27 @@ pub fn read_link(path: &CStr) -> Result<PathBuffer, Errno> {
 /// symlinkat(2).
 pub fn symlink(text: &CStr, path: &CStr) -> Result<(), Errno> {
     // SAFETY: C strings.
-    result(unsafe { call(libc::SYS_symlinkat, [text.as_ptr() as usize, HERE, path.as_ptr() as usize, 0, 0, 0]) })
+    result(unsafe { call(libc::SYS_symlinkat, [text.as_ptr() as usize, HERE, path.as_ptr() as usize, 0, 0, OWN]) })
         .map(drop)
 }
 
 /// renameat(2).
 pub fn rename(from: &CStr, to: &CStr) -> Result<(), Errno> {
     // SAFETY: C strings.
-    result(unsafe { call(libc::SYS_renameat, [HERE, from.as_ptr() as usize, HERE, to.as_ptr() as usize, 0, 0]) })
+    result(unsafe { call(libc::SYS_renameat, [HERE, from.as_ptr() as usize, HERE, to.as_ptr() as usize, 0, OWN]) })
         .map(drop)
 }
 
 /// unlinkat(2); `flags` as there.
 pub fn unlink(path: &CStr, flags: c_int) -> Result<(), Errno> {
     // SAFETY: a C string.
-    result(unsafe { call(libc::SYS_unlinkat, [HERE, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }).map(drop)
+    result(unsafe { call(libc::SYS_unlinkat, [HERE, path.as_ptr() as usize, flags as usize, 0, 0, OWN]) }).map(drop)
 }
 
 /// mkdirat(2), for the user alone.
 pub fn mkdir(path: &CStr) -> Result<(), Errno> {
     // SAFETY: a C string.
-    result(unsafe { call(libc::SYS_mkdirat, [HERE, path.as_ptr() as usize, 0o700, 0, 0, 0]) }).map(drop)
+    result(unsafe { call(libc::SYS_mkdirat, [HERE, path.as_ptr() as usize, 0o700, 0, 0, OWN]) }).map(drop)
 }
 
 /// openat(2) of an absolute path.
@@ -100,6 +104,14 @@ pub fn access(path: &CStr, mode: c_int, flags: c_int) -> Result<(), Errno> {
     }
     // SAFETY: as above.
     result(unsafe { call(libc::SYS_faccessat, [HERE, path.as_ptr() as usize, mode as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// Whether a change of this path by a raw system call of this process would be answered by the
+/// supervisor of `run.raw_calls`. Asked by a call that it answers and that the kernel refuses.
+pub fn catches_raw_calls(path: &CStr) -> bool {
+    let args = [HERE, path.as_ptr() as usize, raw_calls::PROBE_FLAGS as usize, 0, 0, 0];
+    // SAFETY: a C string; the kernel refuses these flags.
+    unsafe { call(libc::SYS_unlinkat, args) == raw_calls::PROBE_ANSWER }
 }
 
 /// fchmod(2).

@@ -4,7 +4,6 @@
 use super::world::{Drain, Outputs};
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn what_is_written_after_a_close_is_published_too() {
     let w = Outputs::new();
     let job = w.here(w.world().program("outputs-close"));

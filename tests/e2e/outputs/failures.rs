@@ -71,7 +71,6 @@ fn agents_are_killed_at_random_moments() {
 }
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn an_agent_is_killed_again_and_again_while_checkpoints_are_saved() {
     let w = Outputs::new();
     let direct = w.direct(&saves(&w, 12));
@@ -95,7 +94,6 @@ fn an_agent_is_killed_again_and_again_while_checkpoints_are_saved() {
 
 /// The PFS takes nothing for a while: the job does not notice.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn a_stalled_pfs_costs_the_job_nothing() {
     let w = Outputs::new();
     if !is_built() {
@@ -118,7 +116,6 @@ fn a_stalled_pfs_costs_the_job_nothing() {
 
 /// Errors that pass are tried again until all is published, in order.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn passing_errors_of_the_pfs_are_tried_again() {
     let w = Outputs::new();
     let direct = w.direct(&saves(&w, 3));
@@ -149,7 +146,6 @@ fn passing_errors_of_the_pfs_are_tried_again() {
 
 /// A PFS that is full: later creates get its error, the data are kept, `recover` publishes them.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn a_full_pfs_holds_the_root_until_there_is_space() {
     let w = Outputs::disk().set("run.output_wait=2s");
     if !is_built() {
@@ -205,7 +201,6 @@ fn a_create_is_answered_by_the_pfs() {
 /// A process that is killed while it writes: a new name is published as it is, an old one keeps its
 /// content, and what was written lies beside it.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn a_killed_writer_never_tears_what_was_published() {
     let w = Outputs::new();
     if !is_built() {
@@ -255,7 +250,6 @@ fn what_is_pending_is_told_on_the_pfs_and_by_commands() {
 
 /// Part files that no journal knows are removed; what is not a part file stays.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn part_files_without_an_owner_are_removed_by_recover() {
     let w = Outputs::new();
     if !is_built() {

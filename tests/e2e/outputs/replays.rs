@@ -21,7 +21,6 @@ fn checkpoints_of_frameworks() {
 }
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn checkpoints_of_frameworks_on_a_disk_tier() {
     let w = Outputs::disk();
     w.same(&w.program("saves.py"), &[Drain::Quick, Drain::Slow], 80);
@@ -65,7 +64,6 @@ fn logs_databases_and_mutexes_go_through() {
 
 /// cp, mv, install, tar, rsync, sed, shells, git and make.
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn tools_of_the_system() {
     let w = Outputs::new();
     w.same(&w.program("tools.sh"), &[Drain::Quick, Drain::Slow], 60);
@@ -84,7 +82,6 @@ fn a_root_that_is_also_read_as_a_data_set() {
 }
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn closed_files_are_on_the_pfs_when_fsync_publishes() {
     let w = Outputs::new().set("outputs.0.fsync=publish");
     w.same(&w.program("saves.py"), &[Drain::Quick, Drain::Slow], 80);
