@@ -471,8 +471,11 @@ impl Drain {
         }
         let state = self.state();
         // What the job removes plainly must find no part files.
-        let published =
-            if self.publisher.has_unneeded(b"") { state.published.load(Ordering::Acquire) } else { self.planner.published() };
+        let published = if self.publisher.has_unneeded(b"") {
+            state.published.load(Ordering::Acquire)
+        } else {
+            self.planner.published()
+        };
         let is_further = state.published.fetch_max(published, Ordering::AcqRel) < published;
         let held = self.held_errno();
         let was_held = state.held_errno.swap(held, Ordering::AcqRel);

@@ -521,7 +521,8 @@ impl Publisher {
     /// path.
     #[must_use]
     pub fn has_unneeded(&self, dir: &[u8]) -> bool {
-        let is_below = |part: &[u8]| dir.is_empty() || part.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
+        let is_below =
+            |part: &[u8]| dir.is_empty() || part.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
         self.unneeded.iter().any(|(_, part)| is_below(part))
     }
 

@@ -155,8 +155,7 @@ pub fn remove_orphans(dir: &Path, staging: &[PathBuf], now_ns: u64) -> Result<u6
             let path = join(&dir, &name);
             match parse_part(&name) {
                 Some((of, _)) => {
-                    let is_orphan =
-                        |st: TargetStat| st.kind == Kind::File && st.uid == user && is_old(st.mtime_ns);
+                    let is_orphan = |st: TargetStat| st.kind == Kind::File && st.uid == user && is_old(st.mtime_ns);
                     if !known.contains(&of) && target.stat(&path).is_ok_and(is_orphan) {
                         removed += u64::from(target.unlink(&path).is_ok());
                     }

@@ -470,7 +470,11 @@ pub unsafe fn set_attributes(
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl FnOnce(*const c_char) -> c_int) -> Option<c_int> {
+pub unsafe fn set_extended(
+    path: *const c_char,
+    follow: bool,
+    call: impl FnOnce(*const c_char) -> c_int,
+) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {

@@ -2,8 +2,8 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NOT_PUBLISHED;
-use crate::outputs::recovery::{self, Recovered, recover};
 use crate::outputs::found::Outputs;
+use crate::outputs::recovery::{self, Recovered, recover};
 use crate::outputs::waiting::{Goal, Verdict, Waiting};
 use crate::outputs::{found, lines};
 use crate::progress::Bar;

@@ -100,7 +100,14 @@ mod tests {
 
     #[test]
     fn rotated_files_have_the_name_without_the_number() {
-        for (name, front) in [("train.log.1", "train.log"), ("a.log.2026", "a.log"), ("a.log", "a.log"), ("a.1x", "a.1x"), ("a.", "a."), (".1", "")] {
+        for (name, front) in [
+            ("train.log.1", "train.log"),
+            ("a.log.2026", "a.log"),
+            ("a.log", "a.log"),
+            ("a.1x", "a.1x"),
+            ("a.", "a."),
+            (".1", ""),
+        ] {
             assert_eq!(without_rotation(name.as_bytes()), front.as_bytes(), "{name}");
         }
     }

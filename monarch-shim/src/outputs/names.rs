@@ -3,11 +3,11 @@
 use super::answer::{Answer, Result};
 use super::barrier;
 use super::create::{drop_data, is_through};
-use super::open::is_written;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
+use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};

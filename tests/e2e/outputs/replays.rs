@@ -15,7 +15,6 @@ fn same(w: &Outputs, program: &str, least: usize) {
 }
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn checkpoints_of_frameworks() {
     same(&Outputs::new(), "saves.py", 80);
 }
