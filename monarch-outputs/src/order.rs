@@ -110,7 +110,7 @@ impl Order {
         }
     }
 
-    /// The clock: all stamps and keys of the node, and all that peers have pushed, are at most this.
+    /// The clock: stamps and keys of the node, and what peers have pushed, are at most this.
     #[must_use]
     pub const fn clock(&self) -> u64 {
         self.clock
