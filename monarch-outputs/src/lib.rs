@@ -15,6 +15,7 @@ pub mod journal;
 pub mod latency;
 pub mod lease;
 pub mod load;
+pub mod order;
 pub mod outputs;
 pub mod plan;
 pub mod published;
