@@ -277,7 +277,11 @@ impl World {
                 self.data.remove(&id);
             }
             None if !self.is_pending() => {
+                // At once, whatever opens the agent has not read.
                 self.pfs.remove(name);
+                for was in self.history.iter_mut().skip(self.published as usize) {
+                    was.remove(name);
+                }
                 return self.remember();
             }
             _ => self.append(Op::Unlink, 0, flags, name, b""),
