@@ -425,10 +425,13 @@ unsafe fn rename_below(
             if a.is_none() && b.is_none() {
                 return None;
             }
-            // SAFETY: by contract of the caller.
-            let side = |place: Option<Place>, fd, path| match place {
-                Some(place) => Side::Place(place),
-                None => Side::Outside(unsafe { user::path(path) }.and_then(|path| kernel::device_of_parent(fd, path))),
+            let side = |place: Option<Place>, fd, path| {
+                // SAFETY: by contract of the caller.
+                let bytes = || unsafe { user::path(path) };
+                match place {
+                    Some(place) => Side::Place(place),
+                    None => Side::Outside(bytes().and_then(|path| kernel::device_of_parent(fd, path))),
+                }
             };
             let (a, b) = (side(a, from_fd, from), side(b, to_fd, to));
             Some(names::rename(a, b, flags).map(|(answer, then)| {
