@@ -161,7 +161,10 @@ pub(crate) fn change(function: Function<'_>) -> i64 {
     let done = unsafe {
         match function {
             Function::Rename((a, from), (b, to), 0) => libc::renameat(a, from.as_ptr(), b, to.as_ptr()),
-            Function::Rename((a, from), (b, to), flags) => libc::renameat2(a, from.as_ptr(), b, to.as_ptr(), flags),
+            // By its number, which the shim knows as well: the function is newer than glibc 2.17.
+            Function::Rename((a, from), (b, to), flags) => {
+                libc::syscall(libc::SYS_renameat2, a, from.as_ptr(), b, to.as_ptr(), flags) as i32
+            }
             Function::Link((a, from), (b, to), flags) => libc::linkat(a, from.as_ptr(), b, to.as_ptr(), flags),
             Function::Unlink((a, path), flags) => libc::unlinkat(a, path.as_ptr(), flags),
             Function::Symlink(text, (a, path)) => libc::symlinkat(text.as_ptr(), a, path.as_ptr()),
@@ -173,7 +176,10 @@ pub(crate) fn change(function: Function<'_>) -> i64 {
                 libc::utimensat(a, path.as_ptr(), times.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()), flags)
             }
             Function::MakeDir((a, path), mode) => libc::mkdirat(a, path.as_ptr(), mode),
-            Function::MakeNode((a, path), mode, device) => libc::mknodat(a, path.as_ptr(), mode, device.into()),
+            // By its number for the same reason.
+            Function::MakeNode((a, path), mode, device) => {
+                libc::syscall(libc::SYS_mknodat, a, path.as_ptr(), mode, u64::from(device)) as i32
+            }
         }
     };
     if done < 0 { -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)) } else { done.into() }

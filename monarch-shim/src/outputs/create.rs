@@ -67,8 +67,7 @@ impl Create {
     }
 }
 
-/// Whether a name is one that goes through to the PFS. A rotated file is one whose name has a number
-/// behind it.
+/// Whether a name goes through to the PFS. A rotated file has a number behind its name.
 pub fn is_through(root: &Root, name: &[u8]) -> bool {
     let name = through::without_rotation(name);
     root.map.patterns().any(|pattern| through::fits(pattern, name))

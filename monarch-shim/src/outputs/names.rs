@@ -316,8 +316,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     Ok((Answer::Plain, After::Move(from, to)))
 }
 
-/// A rename over the edge of an output root. To or from another device there is none, and nothing is
-/// waited for.
+/// A rename over the edge of an output root. To or from another device there is none: the call does
+/// not wait.
 fn across(mut one: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> {
     if outside.is_some_and(|dev| dev != one.root.output.dev.load(Ordering::Relaxed)) {
         let is_pending = matches!(entry_at(&mut one)?, Entry::File(_) | Entry::Symlink(_));
