@@ -8,6 +8,7 @@
 //!     state        counters, futexes, names that are not staged: mapped by the shim ([`state`])
 //!     journal      what the job has done, in order ([`record`]); whoever appends holds its flock
 //!     published    what the agent has published of it
+//!     keys         places of entries in the order of the nodes, where there are others
 //!     data/        staged files; their names say which part file on the PFS each has ([`names`])
 //!     tree/        the overlay: below the relative path of an entry a symbolic link ([`names`])
 //! ```
@@ -28,6 +29,8 @@ pub const STATE: &str = "state";
 pub const JOURNAL: &str = "journal";
 /// What the agent has published.
 pub const PUBLISHED: &str = "published";
+/// Places of entries in the order of the nodes.
+pub const KEYS: &str = "keys";
 /// Staged files.
 pub const DATA: &str = "data";
 /// The overlay.

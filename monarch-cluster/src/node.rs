@@ -15,6 +15,7 @@
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
 //! | [`checksum_table`] | checksums of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
+//! | [`output_order`] | questions about the order of what jobs write |
 //! | [`announcements`], [`holdings`] | what nodes inform each other of; what this one holds |
 //! | [`news`], [`outbox`], [`announcer`] | what other nodes are still to be informed of |
 //! | [`dir_change_poller`] | changes of the job that no process reports to the agent |
@@ -47,6 +48,7 @@ mod missing_indexes;
 mod name_lookup;
 mod news;
 mod outbox;
+mod output_order;
 mod peer_files;
 mod peer_pool;
 mod remote_file;
@@ -86,8 +88,9 @@ use monarch_abi::segment::Segment;
 use monarch_config::Config;
 use monarch_storage::held_dir::HeldDir;
 use monarch_storage::index::ScanProgress;
-use monarch_storage::sharing::{FileRef, LocalStore, Peers};
+use monarch_storage::sharing::{FileRef, LocalOutputs, LocalStore, OutputPeers, Peers};
 use monarch_storage::tier::Sum;
+use output_order::OutputOrder;
 use peer_files::PeerFiles;
 use peer_pool::PeerPool;
 use request_handlers::PeerRequestHandler;
@@ -127,6 +130,7 @@ pub struct Node {
     listener: Arc<Listener>,
     reporter: Arc<StatusReporter>,
     probe: Arc<LinkProbe>,
+    outputs: Arc<OutputOrder>,
 }
 
 impl std::fmt::Debug for Node {
@@ -205,6 +209,7 @@ impl Node {
         let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
         let exchange = Arc::new(IndexExchange::new(pool.clone(), tables.election.clone(), tables.startup.clone()));
         let announcements = Arc::new(tables.announcements());
+        let outputs = Arc::new(OutputOrder::new(pool.clone()));
         let handler = PeerRequestHandler {
             files: Arc::new(tables.file_requests(&copies)),
             exchange: exchange.clone(),
@@ -212,6 +217,7 @@ impl Node {
             reports: tables.reports.clone(),
             reporter: reporter.clone(),
             probe: probe.clone(),
+            outputs: outputs.clone(),
             pool: pool.clone(),
             store: tables.store.clone(),
             startup: tables.startup.clone(),
@@ -237,6 +243,7 @@ impl Node {
             listener,
             reporter,
             probe,
+            outputs,
         })
     }
 
@@ -246,6 +253,17 @@ impl Node {
     pub fn connect(&self, store: &Arc<dyn LocalStore>) -> Arc<dyn Peers> {
         self.store.set(store);
         self.files.clone()
+    }
+
+    /// The other nodes, as output roots see them.
+    #[must_use]
+    pub fn output_peers(&self) -> Arc<dyn OutputPeers> {
+        self.outputs.clone()
+    }
+
+    /// Connects the node with this node's output roots, which it does not keep alive.
+    pub fn connect_outputs(&self, outputs: &Arc<dyn LocalOutputs>) {
+        self.outputs.set(outputs);
     }
 
     /// Starts the threads that inform other nodes, until `stop` is set. [`Node::connect`] comes

@@ -1,21 +1,18 @@
 //! The loop of one output root: reads records, tries leases, hands out copies, publishes.
 
-use crate::backlog::{Backlog, Marker, now_ns};
+use crate::backlog::{Backlog, Marker};
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
-use crate::errors::{Backoff, Remedy, advice, remedy};
-use crate::journal::{End, JournalReader};
-use crate::lease::is_closed;
-use crate::load::Loaded;
-use crate::plan::{Action, Note, Planner, Step};
+use crate::plan::{Action, Note, Step};
+use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
+use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::status::OutputStatus;
-use crate::sys::LeaseAnswer;
+use crate::troubles::{Retry, Troubles, sentence};
 use monarch_abi::outputs::state::State;
-use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,61 +52,13 @@ impl DrainView {
     }
 }
 
-/// How long the PFS refuses an entry before creates below the root get the error: what passes
-/// sooner, the job never sees.
-const HOLD_AFTER: Duration = Duration::from_secs(2);
-
-/// A copy that is to be tried again.
-#[derive(Debug, Default)]
-struct Retry {
-    due: Option<Instant>,
-    generation: u64,
-    backoff: Backoff,
-    errno: Option<Errno>,
-    /// When it failed first.
-    since: Option<Instant>,
-}
-
-impl Retry {
-    /// Notes a failure, to be tried again after a pause.
-    fn failed(&mut self, errno: Errno) {
-        let now = Instant::now();
-        self.errno = Some(errno);
-        self.since.get_or_insert(now);
-        self.due = Some(now + self.backoff.pause());
-    }
-
-    /// The error that holds the root.
-    fn holding(&self) -> Option<Errno> {
-        let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);
-        self.errno.filter(|errno| is_long && remedy(*errno) == Remedy::Hold)
-    }
-}
-
-/// What is tried again, and why.
-#[derive(Debug, Default)]
-struct Troubles {
-    copies: HashMap<u64, Retry>,
-    texts: HashMap<u64, String>,
-    publish: Retry,
-    publish_text: Option<String>,
-}
-
-impl Troubles {
-    fn forget(&mut self, id: u64) {
-        self.copies.remove(&id);
-        self.texts.remove(&id);
-    }
-}
-
-/// The drain of one output root. Fields: 15, because it is the place where its parts meet.
+/// The drain of one output root. Fields: 14, because it is the place where its parts meet.
 #[derive(Debug)]
 pub struct Drain {
     staging: Arc<StagingDir>,
     context: Arc<CopyContext>,
     copier: Copier,
-    planner: Planner,
-    reader: JournalReader,
+    plan: Arc<SharedPlan>,
     publisher: Publisher,
     room: Arc<Room>,
     view: Arc<DrainView>,
@@ -122,47 +71,18 @@ pub struct Drain {
     is_settled: bool,
 }
 
-fn sentence(failure: &Failure) -> String {
-    let path = String::from_utf8_lossy(&failure.path);
-    let Failure { what, errno, .. } = failure;
-    format!("cannot {what} {path}: {errno}; {}", advice(*errno))
-}
-
-/// Whether a process that opened a file at a time still runs: one with its number that began later
-/// is another. One that is ending has lost its descriptors, and goes on as a zombie until its
-/// parent has asked for its status.
-fn is_alive(pid: u32, opened_ns: u64) -> bool {
-    const SLACK_NS: u64 = 2_000_000_000;
-    const PF_EXITING: u64 = 4;
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name of the program, in parentheses, may have spaces.
-    let fields: Vec<&str> =
-        stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default();
-    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    let (state, flags, ticks) = (fields.first().copied().unwrap_or("Z"), number(6), number(19));
-    if matches!(state, "Z" | "X") || flags & PF_EXITING != 0 {
-        return false;
-    }
-    let since_boot_ns = ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second().max(1);
-    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let up_ns = (up.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(up.tv_nsec as u64);
-    let began_ns = now_ns().saturating_sub(up_ns).saturating_add(since_boot_ns);
-    opened_ns == 0 || began_ns <= opened_ns.saturating_add(SLACK_NS)
-}
-
 impl Drain {
-    /// The drain of a root that was taken in.
+    /// The drain of a root that was taken in, with the log of what was published.
     #[must_use]
     pub fn new(
         context: Arc<CopyContext>,
-        loaded: Loaded,
+        (plan, log): (Arc<SharedPlan>, PublishedLog),
         room: Arc<Room>,
         view: Arc<DrainView>,
         keeps_clean: bool,
     ) -> Self {
         let staging = context.staging.clone();
-        let Loaded { mut planner, reader, log, .. } = loaded;
-        planner.take_created();
+        plan.lock().planner.take_created();
         let mut marker = Marker::new(&staging.info().node);
         marker.expect();
         let publisher = Publisher::new(staging.clone(), context.target.clone(), log, keeps_clean);
@@ -172,8 +92,7 @@ impl Drain {
             staging,
             context,
             copier,
-            planner,
-            reader,
+            plan,
             publisher,
             room,
             view,
@@ -191,12 +110,6 @@ impl Drain {
         self.staging.state()
     }
 
-    /// The plan.
-    #[must_use]
-    pub const fn planner(&self) -> &Planner {
-        &self.planner
-    }
-
     /// Goes round once. Returns whether anything happened.
     pub fn turn(&mut self) -> bool {
         let mut did = self.read_records();
@@ -212,24 +125,22 @@ impl Drain {
     /// How long the drain may sleep when nothing happens.
     #[must_use]
     pub fn pause(&self) -> Duration {
-        let retries = self.troubles.copies.values().chain([&self.troubles.publish]).filter_map(|retry| retry.due);
-        let now = Instant::now();
-        let retry = retries.map(|due| due.saturating_duration_since(now)).min().unwrap_or(MAX_POLL);
-        let is_open = self.planner.open_files().next().is_some();
+        let retry = self.troubles.next_due().map(|due| due.saturating_duration_since(Instant::now()));
+        let is_open = self.plan.lock().planner.open_files().next().is_some();
         let poll = if is_open { self.poll.saturating_sub(self.polled.elapsed()) } else { MAX_POLL };
-        retry.min(poll).max(Duration::from_millis(1)).min(MAX_POLL)
+        retry.unwrap_or(MAX_POLL).min(poll).max(Duration::from_millis(1)).min(MAX_POLL)
     }
 
     /// Sleeps until a record comes, a copy ends, or something is due. `seen`: the counter of
     /// records before the last turn.
     pub fn sleep(&self, seen: u32) {
         let (state, pause) = (self.state(), self.pause());
-        state.sleepers.store(1, Ordering::SeqCst);
+        state.sleepers.fetch_add(1, Ordering::SeqCst);
         if state.appended.load(Ordering::SeqCst) == seen {
             let timeout = [pause.as_secs() as i64, i64::from(pause.subsec_nanos())];
             monarch_abi::sys::futex_wait(&state.appended, seen, Some(timeout));
         }
-        state.sleepers.store(0, Ordering::SeqCst);
+        state.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Everything that was found closed is tried at once.
@@ -239,50 +150,36 @@ impl Drain {
     }
 
     fn read_records(&mut self) -> bool {
-        let before = self.planner.last_seq();
-        if let Err(failure) = read_new(&self.staging, &mut self.reader, &mut self.planner) {
-            self.publish_failed(&failure);
-        }
-        let did = self.planner.last_seq() != before;
+        let did = match self.read_new() {
+            Ok(did) => did,
+            Err(failure) => {
+                self.publish_failed(&failure);
+                false
+            }
+        };
         if did {
             self.poll = MIN_POLL;
         }
         did
     }
 
+    /// Feeds the plan the records that were appended; whether there were any.
+    fn read_new(&self) -> Result<bool, Failure> {
+        self.plan.lock().read(&self.staging)
+    }
+
     /// Tries leases of open files.
     fn probe(&mut self) -> bool {
         let is_due = self.polled.elapsed() >= self.poll;
-        let due: Vec<u64> = if is_due {
+        if is_due {
             self.polled = Instant::now();
             self.poll = (self.poll * 2).clamp(MIN_POLL, MAX_POLL);
-            self.planner.open_files().map(|file| file.staged.id).collect()
-        } else {
-            self.planner.to_probe()
-        };
-        let mut did = false;
-        for id in due {
-            let Some(file) = self.planner.file(id) else { continue };
-            // Its own copy's lease is no writer, but an old copy still writes to the part file.
-            let is_killed = || file.openers.iter().any(|pid| !is_alive(*pid, file.opened_ns));
-            match self.staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
-                Ok(LeaseAnswer::Granted) => {
-                    let is_killed = is_killed();
-                    self.planner.lease(id, true, is_killed, now_ns());
-                    did = true;
-                }
-                Ok(_) => self.planner.lease(id, false, false, 0),
-                Err(Errno::NOENT) => {
-                    // The shim removes the data of a file before or after its record.
-                    if read_new(&self.staging, &mut self.reader, &mut self.planner).is_ok() {
-                        self.planner.lost(id);
-                    }
-                    did = true;
-                }
-                Err(_) => self.planner.lease(id, false, false, 0),
-            }
         }
-        did
+        let mut plan = self.plan.lock();
+        let planner = &plan.planner;
+        let due: Vec<u64> =
+            if is_due { planner.open_files().map(|file| file.staged.id).collect() } else { planner.to_probe() };
+        plan.probe(&self.staging, &due)
     }
 
     /// Takes in copies that ended.
@@ -295,32 +192,37 @@ impl Drain {
 
     fn copy_ended(&mut self, Finished { request, outcome }: Finished) {
         let (id, generation) = (request.staged.id, request.generation);
-        let is_wanted = self.planner.file(id).is_some_and(|file| file.generation == generation);
+        let plan = self.plan.clone();
+        let mut plan = plan.lock();
+        let file = plan.planner.file(id);
+        let (is_known, is_wanted) = (file.is_some(), file.is_some_and(|file| file.generation == generation));
         match outcome {
             CopyOutcome::Copied(part) if is_wanted => {
                 self.troubles.forget(id);
                 self.publisher.copied(id, part);
-                self.planner.copied(id, generation);
+                plan.planner.copied(id, generation);
             }
             // The file was removed meanwhile, and its part file perhaps made again.
-            CopyOutcome::Copied(part) if self.planner.file(id).is_none() => {
+            CopyOutcome::Copied(part) if !is_known => {
+                drop(plan);
                 if monarch_abi::outputs::is_hidden(part.path.rsplit(|&c| c == b'/').next().unwrap_or(&[])) {
                     self.publisher.drop_part(&part.path);
                 }
             }
             CopyOutcome::Copied(_) => {}
             CopyOutcome::Refused => {
-                self.planner.copy_refused(id, generation);
+                plan.planner.copy_refused(id, generation);
                 self.poll = MIN_POLL;
             }
-            CopyOutcome::Stopped => self.planner.copy_failed(id, generation),
+            CopyOutcome::Stopped => plan.planner.copy_failed(id, generation),
             CopyOutcome::Gone => {
-                if is_wanted && read_new(&self.staging, &mut self.reader, &mut self.planner).is_ok() {
-                    self.planner.lost(id);
+                if is_wanted && plan.read(&self.staging).is_ok() {
+                    plan.planner.lost(id);
+                    plan.follow();
                 }
             }
             CopyOutcome::Failed(failure) if is_wanted => self.copy_failed(id, generation, &failure),
-            CopyOutcome::Failed(_) => self.planner.copy_failed(id, generation),
+            CopyOutcome::Failed(_) => plan.planner.copy_failed(id, generation),
         }
     }
 
@@ -338,7 +240,8 @@ impl Drain {
 
     fn hand_out_copies(&mut self) -> bool {
         let now = Instant::now();
-        let planner = &mut self.planner;
+        let mut plan = self.plan.lock();
+        let planner = &mut plan.planner;
         self.troubles.copies.retain(|id, _| planner.file(*id).is_some());
         for (id, retry) in &mut self.troubles.copies {
             if retry.due.is_some_and(|due| due <= now) {
@@ -349,6 +252,7 @@ impl Drain {
         let copier = &self.copier;
         let busy: HashSet<u64> = copier.busy().into_iter().collect();
         let requests = planner.take_copies(copier.capacity(), |id| busy.contains(&id));
+        drop(plan);
         let did = !requests.is_empty();
         for mut request in requests {
             if let Some(dir) = self.publisher.part_dir(request.staged.id) {
@@ -369,19 +273,19 @@ impl Drain {
             match self.publisher.step(&step) {
                 StepEnd::Done => did = true,
                 StepEnd::NeedsNewBatch => {
-                    self.planner.fail(step.place);
+                    self.failed(&step);
                     did = true;
                     break;
                 }
                 StepEnd::NeedsCopy => {
-                    self.planner.fail(step.place);
+                    self.failed(&step);
                     self.publisher.step_failed();
                     self.copy_again(&step);
                     did = true;
                     break;
                 }
                 StepEnd::Failed(failure) => {
-                    self.planner.fail(step.place);
+                    self.failed(&step);
                     self.publisher.step_failed();
                     self.publish_failed(&failure);
                     break;
@@ -392,18 +296,23 @@ impl Drain {
         did
     }
 
+    /// The step that was begun is to be done again.
+    fn failed(&self, step: &Step) {
+        self.plan.lock().planner.fail(step.place);
+    }
+
     /// Begins the next step, if it is ready now that all records are read.
     fn begin_step(&mut self) -> Option<Step> {
-        self.planner.next_step()?;
+        let (step, pending) = {
+            let plan = self.plan.lock();
+            let step = plan.planner.next_step().filter(|step| plan.may_publish(step.place))?;
+            (step, plan.planner.pending_len())
+        };
         // A few entries are finished one by one: the word that tells processes has one file's
         // place.
-        let is_bulk = self.planner.pending_len() >= MIN_BULK;
-        if self.publisher.batch_len() > 0 && !is_bulk {
+        if self.publisher.batch_len() > 0 && pending < MIN_BULK {
             return None;
         }
-        let _lock = self.staging.lock_journal().ok()?;
-        read_new(&self.staging, &mut self.reader, &mut self.planner).ok()?;
-        let step = self.planner.next_step()?;
         if let Action::Rmdir(dir) = &step.action {
             let copier = &self.copier;
             self.publisher.remove_unneeded(|id| copier.is_busy_with(id));
@@ -412,16 +321,21 @@ impl Drain {
                 return None;
             }
         }
-        self.planner.begin(&step);
-        self.publisher.announce(&self.planner, &step);
+        let _lock = self.staging.lock_journal().ok()?;
+        let mut plan = self.plan.lock();
+        plan.read(&self.staging).ok()?;
+        let step = plan.planner.next_step().filter(|now| now.action == step.action && plan.may_publish(now.place))?;
+        plan.planner.begin(&step);
+        self.publisher.announce(&plan.planner, &step);
         Some(step)
     }
 
-    fn copy_again(&mut self, step: &Step) {
+    fn copy_again(&self, step: &Step) {
+        let planner = &mut self.plan.lock().planner;
         if let Action::Publish(file) = &step.action
-            && let Some(generation) = self.planner.file(file.staged.id).map(|file| file.generation)
+            && let Some(generation) = planner.file(file.staged.id).map(|file| file.generation)
         {
-            self.planner.copy_failed(file.staged.id, generation);
+            planner.copy_failed(file.staged.id, generation);
         }
     }
 
@@ -429,8 +343,7 @@ impl Drain {
         if self.publisher.batch_len() == 0 {
             return;
         }
-        let Self { staging, reader, planner, publisher, .. } = self;
-        match publisher.finish(planner, |planner| read_new(staging, reader, planner)) {
+        match self.publisher.finish(&self.plan) {
             Ok(batch) => {
                 self.troubles.publish = Retry::default();
                 self.troubles.publish_text = None;
@@ -456,7 +369,12 @@ impl Drain {
 
     /// Removes what is not needed, tells the processes, and begins an idle journal again.
     fn clean_up(&mut self) -> bool {
-        for created in self.planner.take_created() {
+        let plan = self.plan.clone();
+        let (created, dropped) = {
+            let planner = &mut plan.lock().planner;
+            (planner.take_created(), planner.take_dropped())
+        };
+        for created in created {
             self.room.replaced(&created.name);
             self.room.created(created.staged);
         }
@@ -465,7 +383,7 @@ impl Drain {
             copier.cancel(id);
             copier.is_busy_with(id)
         };
-        for staged in self.publisher.drop_files(&mut self.planner, is_busy) {
+        for staged in self.publisher.drop_files(dropped, is_busy) {
             self.troubles.forget(staged.id);
             self.room.removed(staged.id);
         }
@@ -474,37 +392,26 @@ impl Drain {
         let published = if self.publisher.has_unneeded(b"") {
             state.published.load(Ordering::Acquire)
         } else {
-            self.planner.published()
+            plan.lock().planner.published()
         };
         let is_further = state.published.fetch_max(published, Ordering::AcqRel) < published;
-        let held = self.held_errno();
+        let held = self.troubles.held_errno();
         let was_held = state.held_errno.swap(held, Ordering::AcqRel);
         if is_further || was_held != held {
             self.staging.map().notify_processes();
         }
-        let is_idle = self.planner.is_idle() && self.reader.offset() > 0;
-        if is_idle && self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION {
-            self.begin_again();
+        if is_further && plan.lock().order.is_some() {
+            // Other nodes may wait for that.
+            self.staging.map().notify_agent();
+        }
+        if self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION && plan.lock().is_idle() {
+            match self.publisher.begin_again(&plan) {
+                Ok(true) => self.room.settle(),
+                Ok(false) => {}
+                Err(failure) => self.publish_failed(&failure),
+            }
         }
         is_further
-    }
-
-    fn held_errno(&self) -> u32 {
-        let mut retries = self.troubles.copies.values().chain([&self.troubles.publish]);
-        let held = retries.find_map(Retry::holding);
-        held.map_or(0, |errno| errno.raw_os_error().unsigned_abs())
-    }
-
-    fn begin_again(&mut self) {
-        let Self { staging, reader, planner, publisher, .. } = self;
-        match publisher.begin_again(planner, |planner| read_new(staging, reader, planner)) {
-            Ok(true) => {
-                self.reader.rewind();
-                self.room.settle();
-            }
-            Ok(false) => {}
-            Err(failure) => self.publish_failed(&failure),
-        }
     }
 
     /// Writes what others see.
@@ -519,19 +426,20 @@ impl Drain {
         }
         self.is_settled = !did;
         self.looked = Some(Instant::now());
-        let open = self.planner.open_files().map(|file| file.staged.id).collect();
+        let mut plan = self.plan.lock();
+        let open = plan.planner.open_files().map(|file| file.staged.id).collect();
         *self.view.open.lock().unwrap_or_else(PoisonError::into_inner) = open;
-        let notes: Vec<String> = self.planner.take_notes().iter().filter_map(note).collect();
+        let notes: Vec<String> = plan.planner.take_notes().iter().filter_map(note).collect();
         let mut backlog = self.view.backlog();
         for note in notes.into_iter().chain(self.publisher.take_notes()) {
             tracing::warn!("outputs below {}: {note}", self.staging.info().root);
             backlog.note(note);
         }
         backlog.held = self.troubles.publish_text.clone().or_else(|| self.troubles.texts.values().min().cloned());
-        backlog.look(&self.planner, &self.copier.progress(), &self.troubles.texts, |id| self.room.size_of(id));
+        backlog.look(&plan.planner, &self.copier.progress(), &self.troubles.texts, |id| self.room.size_of(id));
         let mut status = OutputStatus { staging: self.staging.path().to_owned(), ..OutputStatus::default() };
         backlog.fill(&mut status);
-        drop(backlog);
+        drop((backlog, plan));
         status.pending_bytes = self.room.pending_bytes();
         self.marker.update(self.context.target.as_ref(), self.staging.info(), &status);
     }
@@ -553,16 +461,5 @@ fn note(note: &Note) -> Option<String> {
             Some(format!("the staged data of {} is gone: it is not published", String::from_utf8_lossy(path)))
         }
         Note::UnknownFile(id) => Some(format!("a record of the journal names file {id}, which no record has opened")),
-    }
-}
-
-/// Feeds the plan the records that were appended.
-fn read_new(staging: &StagingDir, reader: &mut JournalReader, planner: &mut Planner) -> Result<(), Failure> {
-    let tail = staging.state().tail.load(Ordering::Acquire);
-    let fail = Failure::new("read the journal of the outputs", b"");
-    match reader.read(tail, |record| planner.record(record)) {
-        Ok(End::Limit) => Ok(()),
-        Ok(End::Torn) => Err(fail(Errno::BADMSG)),
-        Err(e) => Err(fail(Errno::from_io_error(&e).unwrap_or(Errno::IO))),
     }
 }

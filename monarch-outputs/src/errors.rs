@@ -76,7 +76,7 @@ pub enum OutputsError {
 
 impl OutputsError {
     /// An [`OutputsError::Io`] from what the kernel said.
-    pub fn io(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self + use<> {
+    pub fn io<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Self + use<E> {
         let path = path.to_owned();
         move |source| Self::Io { what, path, source: source.into() }
     }

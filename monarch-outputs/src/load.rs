@@ -67,6 +67,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.last_entry.store(last.entry, Ordering::Release);
     state.last_id.store(last.id, Ordering::Release);
     state.publishing.store(0, Ordering::Release);
+    state.sleepers.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
     let ids = files.iter().map(|file| file.id + 1);
     let next = ids.chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
@@ -77,7 +78,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
         for counter in [&state.room, &state.wanted_room] {
             counter.store(0, Ordering::Release);
         }
-        for word in [&state.held_errno, &state.waiters, &state.sleepers] {
+        for word in [&state.held_errno, &state.waiters] {
             word.store(0, Ordering::Release);
         }
     }

@@ -1,8 +1,8 @@
 //! The order of publication across nodes: what each entry is keyed with, and whether a node's first
 //! entry may be published. No input or output, no clock: time and messages are handed in.
 //!
-//! * A record is *stamped* when it is appended: the wall clock, or one more than the node's clock
-//!   (a hybrid logical clock: Kulkarni et al., 2014).
+//! * An entry is *stamped* when the agent reads its record: the wall clock, or one more than the
+//!   node's clock (a hybrid logical clock: Kulkarni et al., 2014).
 //! * Before the call returns, the node *asks* all peers: it pushes its clock, which raises theirs.
 //!   The clock that all of them have acknowledged is the entry's *key*. One round serves all
 //!   entries that were appended before it.
@@ -11,6 +11,9 @@
 //!   that at a time when all of its own entries have keys.
 //! * An entry is published when each peer's *floor*, the least key that it may still publish, is
 //!   above the entry's key. Equal keys are ordered by node number. A silent peer holds it.
+//! * A file that was found closed without a record has the key of the next entry. Where there is
+//!   none, its key is fixed at once, as if all peers were silent: nobody waits for it, and a peer
+//!   that asks may write what follows its closing.
 //!
 //! So an entry whose call returned before another call began has the lower key, unless both nodes
 //! had given each other up; then the wall clocks order the two. Keys rise with the sequence number,
@@ -20,17 +23,25 @@
 mod simulation_tests;
 #[cfg(test)]
 mod tests;
+mod wire;
 
+use crate::plan::Place;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 /// The number of a node.
 pub type NodeId = u64;
 
-/// What a node asks a peer: to acknowledge its clock.
+/// What a node asks a peer: to acknowledge its clock, and for the peer's floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The clock of the node, or the key that it proposes.
     pub clock: u64,
+    /// The least key of what the node may still publish.
+    pub floor: u64,
+    /// The key of the node's first entry, if the peer holds it, or 0. The peer asks in turn as soon
+    /// as its floor is higher.
+    pub wants: u64,
 }
 
 /// What the peer answers.
@@ -47,11 +58,11 @@ pub struct Answer {
     pub floor: u64,
 }
 
-/// A key that is to be logged, and then given to all entries up to a record.
+/// A key that is to be logged, and then given to all entries up to a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// The last record that the key is for.
-    pub up_to: u64,
+    /// The last entry that the key is for.
+    pub up_to: Place,
     /// The key.
     pub key: u64,
     /// The peers that have not acknowledged it.
@@ -61,7 +72,7 @@ pub struct Settled {
 /// A question to all peers that has not been answered by all.
 #[derive(Clone, Debug)]
 struct Round {
-    up_to: u64,
+    up_to: Place,
     key: u64,
     waits_for: BTreeSet<NodeId>,
     deadline_ns: u64,
@@ -80,6 +91,8 @@ struct Peer {
     /// The highest key that was fixed without this peer, until it acknowledges that, or 0.
     owed: u64,
     floor: u64,
+    /// The floor that it waits for, or 0.
+    wants: u64,
 }
 
 /// The order of one output root, as one node sees it.
@@ -88,7 +101,9 @@ pub struct Order {
     node: NodeId,
     clock: u64,
     last_key: u64,
-    pending: BTreeMap<u64, Pending>,
+    /// The last entry that has a key: all before it have keys, too.
+    settled: Place,
+    pending: BTreeMap<Place, Pending>,
     round: Option<Round>,
     peers: BTreeMap<NodeId, Peer>,
 }
@@ -98,12 +113,13 @@ impl Order {
     /// `last_key`.
     #[must_use]
     pub fn new(node: NodeId, clock: u64, last_key: u64, peers: &[NodeId]) -> Self {
-        let unknown = Peer { owed: last_key, floor: 0 };
+        let unknown = Peer { owed: last_key, floor: 0, wants: 0 };
         let peers = peers.iter().filter(|&&peer| peer != node).map(|&peer| (peer, unknown));
         Self {
             node,
             clock: clock.max(last_key),
             last_key,
+            settled: Place::default(),
             pending: BTreeMap::new(),
             round: None,
             peers: peers.collect(),
@@ -116,10 +132,22 @@ impl Order {
         self.clock
     }
 
+    /// The highest key that was given here.
+    #[must_use]
+    pub const fn last_key(&self) -> u64 {
+        self.last_key
+    }
+
+    /// Whether a peer is one.
+    #[must_use]
+    pub fn has(&self, peer: NodeId) -> bool {
+        self.peers.contains_key(&peer)
+    }
+
     /// Adds a peer. It is asked from the next round on, and holds entries from now on.
     pub fn join(&mut self, peer: NodeId) {
         if peer != self.node {
-            self.peers.entry(peer).or_insert(Peer { owed: self.last_key, floor: 0 });
+            self.peers.entry(peer).or_insert(Peer { owed: self.last_key, floor: 0, wants: 0 });
         }
     }
 
@@ -133,10 +161,25 @@ impl Order {
 
     // --- entries ---
 
-    /// Takes in an entry: record `seq`, stamped `stamp`, with its key if one was logged.
-    pub fn append(&mut self, seq: u64, stamp: u64, key: Option<u64>) {
-        self.clock = self.clock.max(stamp).max(key.unwrap_or(0));
-        self.pending.insert(seq, Pending { stamp, key });
+    /// Takes in an entry that was read at `now_ns`, with its key if one was logged. Places rise.
+    pub fn append(&mut self, place: Place, now_ns: u64, key: Option<u64>) {
+        self.clock = key.map_or_else(|| now_ns.max(self.clock + 1), |key| key.max(self.clock));
+        self.pending.insert(place, Pending { stamp: self.clock, key });
+        if key.is_some() {
+            self.settled = place;
+        }
+    }
+
+    /// The last entry that is not published.
+    #[must_use]
+    pub fn last(&self) -> Option<Place> {
+        self.pending.last_key_value().map(|(&place, _)| place)
+    }
+
+    /// The first entry without a key.
+    #[must_use]
+    pub fn first_unsettled(&self) -> Option<Place> {
+        self.pending.range((Excluded(self.settled), Unbounded)).next().map(|(&place, _)| place)
     }
 
     /// Fixes all entries without a key at once. For a restart: the agent does not know which of
@@ -147,8 +190,8 @@ impl Order {
         Some(Settled { up_to, key: self.clock, without: self.peers.keys().copied().collect() })
     }
 
-    fn last_unsettled(&self) -> Option<u64> {
-        self.pending.iter().rev().find(|(_, entry)| entry.key.is_none()).map(|(&seq, _)| seq)
+    fn last_unsettled(&self) -> Option<Place> {
+        self.last().filter(|&last| last > self.settled)
     }
 
     // --- rounds ---
@@ -164,23 +207,51 @@ impl Order {
         self.round = Some(Round { up_to, key: self.clock, waits_for, deadline_ns });
     }
 
-    /// What to ask `peer` now: for the round, or for its floor if it holds the first entry.
+    /// What to ask `peer` now: for the round, for its floor if it holds the first entry, or since it
+    /// waits for this node's floor.
     #[must_use]
     pub fn ask(&self, peer: NodeId) -> Option<Ask> {
+        let known = self.peers.get(&peer)?;
         let round = self.round.as_ref().filter(|round| round.waits_for.contains(&peer));
-        if let Some(round) = round {
-            return Some(Ask { clock: round.key });
+        let first = self.pending.first_key_value().and_then(|(_, entry)| entry.key);
+        let wants = first.filter(|key| (known.floor, peer) < (*key, self.node)).unwrap_or(0);
+        let is_needed = round.is_some() || known.owed != 0 || wants != 0 || self.is_awaited_by(peer);
+        let clock = round.map_or(self.clock, |round| round.key);
+        is_needed.then(|| Ask { clock, floor: self.floor(), wants })
+    }
+
+    /// Whether a peer waits for this node's floor, which is high enough.
+    #[must_use]
+    pub fn is_awaited_by(&self, peer: NodeId) -> bool {
+        let wants = self.peers.get(&peer).map_or(0, |peer| peer.wants);
+        wants != 0 && (self.floor(), self.node) > (wants, peer)
+    }
+
+    /// A question that [`Self::ask`] gave was sent.
+    pub fn asked(&mut self, peer: NodeId) {
+        if self.is_awaited_by(peer)
+            && let Some(peer) = self.peers.get_mut(&peer)
+        {
+            peer.wants = 0;
         }
-        let is_owed = self.peers.get(&peer)?.owed != 0;
-        (is_owed || self.holders().contains(&peer)).then_some(Ask { clock: self.clock })
+    }
+
+    /// The peers that the round waits for.
+    pub fn awaited(&self) -> impl Iterator<Item = NodeId> {
+        self.round.iter().flat_map(|round| round.waits_for.iter().copied())
     }
 
     /// Answers a peer, after the clock was raised to what it pushes. The caller has taken in all
-    /// records, and files that were found closed, before; and it raises the clock that processes
-    /// stamp with before it sends the answer.
+    /// records, and files that were found closed, before; and it keeps the clock where a restart
+    /// finds it before it sends the answer.
     pub fn answer(&mut self, from: NodeId, ask: Ask) -> Answer {
         self.clock = self.clock.max(ask.clock);
-        let owed = self.peers.get(&from).map_or(0, |peer| peer.owed);
+        let mut owed = 0;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.floor = peer.floor.max(ask.floor);
+            peer.wants = ask.wants;
+            owed = peer.owed;
+        }
         let is_settled = self.last_unsettled().is_none();
         Answer { acknowledged: ask.clock, is_settled, owed, floor: self.floor() }
     }
@@ -223,8 +294,10 @@ impl Order {
                 peer.owed = peer.owed.max(settled.key);
             }
         }
-        for entry in self.pending.range_mut(..=settled.up_to).map(|(_, entry)| entry) {
-            entry.key.get_or_insert(settled.key);
+        if settled.up_to > self.settled {
+            let range = (Excluded(self.settled), Included(settled.up_to));
+            self.pending.range_mut(range).for_each(|(_, entry)| entry.key = Some(settled.key));
+            self.settled = settled.up_to;
         }
         self.round = None;
     }
@@ -241,21 +314,30 @@ impl Order {
     /// The peers for which the first entry waits.
     #[must_use]
     pub fn holders(&self) -> Vec<NodeId> {
-        let first = self.pending.first_key_value();
-        let Some(key) = first.and_then(|(_, entry)| entry.key) else { return Vec::new() };
+        self.pending.first_key_value().map_or_else(Vec::new, |(&first, _)| self.holders_of(first))
+    }
+
+    fn holders_of(&self, place: Place) -> Vec<NodeId> {
+        let Some(key) = self.key_of(place) else { return Vec::new() };
         let holds = |(&id, peer): (&NodeId, &Peer)| (peer.floor, id) < (key, self.node);
         self.peers.iter().filter(|&peer| holds(peer)).map(|(&id, _)| id).collect()
     }
 
-    /// The first entry, if it may be published.
-    #[must_use]
-    pub fn publishable(&self) -> Option<u64> {
-        let (&seq, entry) = self.pending.first_key_value()?;
-        (entry.key.is_some() && self.holders().is_empty()).then_some(seq)
+    fn key_of(&self, place: Place) -> Option<u64> {
+        self.pending.range(place..).next().and_then(|(_, entry)| entry.key)
     }
 
-    /// Removes an entry that was published, cancelled or merged into a later one.
+    /// Whether what is published at a place may be, when all before it is.
+    #[must_use]
+    pub fn may_publish(&self, place: Place) -> bool {
+        self.key_of(place).is_some() && self.holders_of(place).is_empty()
+    }
+
+    /// Removes all entries up to a record: they were published, cancelled or merged into later
+    /// ones.
     pub fn published(&mut self, seq: u64) {
-        self.pending.remove(&seq);
+        if self.pending.first_key_value().is_some_and(|(first, _)| first.seq <= seq) {
+            self.pending = self.pending.split_off(&Place { seq: seq + 1, sub: 0 });
+        }
     }
 }

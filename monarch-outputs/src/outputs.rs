@@ -2,16 +2,20 @@
 
 use crate::copy::MayCopy;
 use crate::errors::OutputsError;
+use crate::order::{Answer, Ask, NodeId};
 use crate::room::TierSpace;
-use crate::root::{RootDrain, RootOptions};
+use crate::root::{RootDrain, RootOptions, root_number};
 use crate::snapshot;
 use crate::staging::{RootInfo, StagingDir};
 use crate::status::OutputStatus;
 use crate::target::{DirTarget, OutputTarget};
+use monarch_abi::outputs::state::flag;
+use monarch_storage::sharing::OutputPeers;
 use monarch_storage::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,11 +35,13 @@ pub struct OutputsOptions {
     pub may_copy: MayCopy,
     /// Whether published files are kept as clean copies, as long as the tier has space.
     pub keeps_clean: bool,
+    /// The other nodes of the job, with whose entries those of this node are ordered.
+    pub peers: Option<Arc<dyn OutputPeers>>,
 }
 
 impl Default for OutputsOptions {
     fn default() -> Self {
-        Self { bandwidth: None, may_copy: Arc::new(|| true), keeps_clean: true }
+        Self { bandwidth: None, may_copy: Arc::new(|| true), keeps_clean: true, peers: None }
     }
 }
 
@@ -85,6 +91,8 @@ struct Root {
 pub struct Outputs {
     options: OutputsOptions,
     bandwidth: Option<Arc<TokenBucket>>,
+    /// What other nodes have pushed: roots that are used later begin there.
+    clock: AtomicU64,
     roots: Mutex<BTreeMap<PathBuf, Arc<Root>>>,
 }
 
@@ -99,7 +107,7 @@ impl Outputs {
     #[must_use]
     pub fn new(options: OutputsOptions) -> Self {
         let bandwidth = options.bandwidth.map(|rate| Arc::new(TokenBucket::new(rate as f64, BURST)));
-        Self { options, bandwidth, roots: Mutex::default() }
+        Self { options, bandwidth, clock: AtomicU64::new(0), roots: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Root>>> {
@@ -132,15 +140,16 @@ impl Outputs {
     ) -> Result<AttachedRoot, OutputsError> {
         let mut roots = self.lock();
         if let Some(root) = roots.get(&spec.root) {
-            root.drain.staging().set_policy(&spec.through, spec.flags);
+            root.drain.staging().set_policy(&spec.through, self.flags(spec));
             return Ok(root.attached.clone());
         }
         let fail = |source: rustix::io::Errno| OutputsError::Root { path: spec.root.clone(), source: source.into() };
         let st = target.stat(b"").map_err(fail)?;
         let info = RootInfo::of(&spec.root, &spec.tier, spec.is_volatile);
         let staging = StagingDir::attach(&spec.outputs_dir, info)?;
-        staging.set_policy(&spec.through, spec.flags);
-        staging.state().closed.store(0, std::sync::atomic::Ordering::Release);
+        staging.set_policy(&spec.through, self.flags(spec));
+        staging.state().clock.fetch_max(self.clock.load(Ordering::Acquire), Ordering::AcqRel);
+        staging.state().closed.store(0, Ordering::Release);
         let attached = AttachedRoot {
             root: spec.root.clone(),
             staging: staging.path().to_owned(),
@@ -155,10 +164,34 @@ impl Outputs {
             may_copy: self.options.may_copy.clone(),
             keeps_clean: self.options.keeps_clean,
             is_salvage: false,
+            peers: self.options.peers.clone(),
         };
         let drain = RootDrain::start(staging, target, &options)?;
         roots.insert(spec.root.clone(), Arc::new(Root { attached: attached.clone(), drain }));
         Ok(attached)
+    }
+
+    fn flags(&self, spec: &OutputRootSpec) -> u32 {
+        spec.flags | if self.options.peers.is_some() { flag::NODES_ORDER } else { 0 }
+    }
+
+    /// Answers another node about the order of the root with that number; `None` if it cannot now.
+    #[must_use]
+    pub fn answer(&self, from: NodeId, root: u64, question: &[u8]) -> Option<Vec<u8>> {
+        let ask = Ask::decode(question)?;
+        self.clock.fetch_max(ask.clock, Ordering::AcqRel);
+        let found = self.lock().values().find(|known| root_number(&known.attached.root) == root).cloned();
+        let answer = match found {
+            Some(root) => root.drain.answer(from, ask)?,
+            // Nothing was staged here: what comes has a higher key.
+            None => Answer {
+                acknowledged: ask.clock,
+                is_settled: true,
+                owed: 0,
+                floor: self.clock.load(Ordering::Acquire).saturating_add(1),
+            },
+        };
+        Some(answer.encode())
     }
 
     /// What is pending, of each root.
@@ -206,7 +239,7 @@ impl Outputs {
     pub fn detach(&self, root: &Path) {
         let root = self.lock().remove(root);
         if let Some(root) = root {
-            root.drain.staging().state().closed.store(1, std::sync::atomic::Ordering::Release);
+            root.drain.staging().state().closed.store(1, Ordering::Release);
             root.drain.staging().map().notify_processes();
         }
     }

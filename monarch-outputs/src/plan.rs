@@ -759,6 +759,13 @@ impl Planner {
         self.in_flight.iter().chain(&self.queue).map(|(place, entry)| (*place, entry))
     }
 
+    /// The place of the last of them.
+    #[must_use]
+    pub fn last_place(&self) -> Option<Place> {
+        let last = [self.queue.last_key_value(), self.in_flight.last_key_value()];
+        last.into_iter().flatten().map(|(&place, _)| place).max()
+    }
+
     /// How many they are.
     #[must_use]
     pub fn pending_len(&self) -> usize {

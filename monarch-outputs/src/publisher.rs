@@ -8,8 +8,9 @@
 
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
-use crate::plan::{Action, Claim, FileStep, Guard, Place, Planner, Step, join, parent};
+use crate::plan::{Action, Claim, Dropped, FileStep, Guard, Place, Planner, Step, join, parent};
 use crate::published::{Kind, LogEntry, PublishedLog};
+use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
 use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
@@ -364,24 +365,21 @@ impl Publisher {
         Ok(())
     }
 
-    /// Makes the batch durable, logs it, and changes the overlay. `read_records` feeds the plan
-    /// what was appended; it is called with the lock of the journal held.
+    /// Makes the batch durable, logs it, and changes the overlay.
     ///
     /// # Errors
     /// A failure of the PFS or of the tier: the steps of the batch have failed.
-    pub fn finish(
-        &mut self,
-        planner: &mut Planner,
-        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
-    ) -> Result<Batch, Failure> {
+    pub fn finish(&mut self, plan: &SharedPlan) -> Result<Batch, Failure> {
         if self.batch.is_empty() {
             return Ok(Batch::default());
         }
-        let result = self.make_durable().and_then(|()| self.change_overlay(planner, read_records));
+        let result = self.make_durable().and_then(|()| self.change_overlay(plan));
         if result.is_err() {
+            let mut plan = plan.lock();
             for done in self.batch.drain(..).rev() {
-                planner.fail(done.step.place);
+                plan.planner.fail(done.step.place);
             }
+            drop(plan);
             self.step_failed();
         }
         self.batch.clear();
@@ -420,16 +418,14 @@ impl Publisher {
         self.log.append(&entries).map_err(Failure::new("write the agent's log", PUBLISHED.as_bytes()))
     }
 
-    fn change_overlay(
-        &mut self,
-        planner: &mut Planner,
-        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
-    ) -> Result<Batch, Failure> {
+    fn change_overlay(&mut self, plan: &SharedPlan) -> Result<Batch, Failure> {
         let staging = self.staging.clone();
         let Ok(_lock) = staging.lock_journal() else {
             return Err(Failure::new("lock the journal", b"")(Errno::IO));
         };
-        read_records(planner)?;
+        let mut plan = plan.lock();
+        plan.read(&staging)?;
+        let planner = &mut plan.planner;
         let mut out = Batch::default();
         let done: Vec<Done> = self.batch.drain(..).collect();
         for Done { step, stat } in done {
@@ -455,6 +451,8 @@ impl Publisher {
                 }
             }
         }
+        plan.follow();
+        drop(plan);
         self.retract();
         for staged in &out.removed {
             staging.remove_data(staged);
@@ -494,8 +492,7 @@ impl Publisher {
     /// Forgets copies of files that are not needed, and removes their part files and data. A part
     /// file that is being written stays until that ends: its removal would wait for the write with
     /// its directory locked, and so would all that the job does there.
-    pub fn drop_files(&mut self, planner: &mut Planner, is_busy: impl Fn(u64) -> bool) -> Vec<Staged> {
-        let dropped = planner.take_dropped();
+    pub fn drop_files(&mut self, dropped: Vec<Dropped>, is_busy: impl Fn(u64) -> bool) -> Vec<Staged> {
         for file in &dropped {
             let id = file.staged.id;
             self.copied.remove(&id);
@@ -532,20 +529,18 @@ impl Publisher {
     }
 
     /// Begins journal and log again, when nothing is pending: whether that was done.
-    pub fn begin_again(
-        &mut self,
-        planner: &mut Planner,
-        read_records: impl FnOnce(&mut Planner) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
+    pub fn begin_again(&mut self, plan: &SharedPlan) -> Result<bool, Failure> {
         let fail = |what| Failure::new(what, b"");
         let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
-        read_records(planner)?;
-        if !planner.is_idle() || !self.batch.is_empty() || !self.unneeded.is_empty() {
+        let mut plan = plan.lock();
+        plan.read(&self.staging)?;
+        if !plan.planner.is_idle() || !self.batch.is_empty() || !self.unneeded.is_empty() {
             return Ok(false);
         }
-        let next_id = self.staging.state().next_id.load(Ordering::Acquire);
-        self.log.begin_again(self.staging.dir(), planner.last_seq(), next_id).map_err(fail("write the agent's log"))?;
+        let (last, next_id) = (plan.planner.last_seq(), self.staging.state().next_id.load(Ordering::Acquire));
+        self.log.begin_again(self.staging.dir(), last, next_id).map_err(fail("write the agent's log"))?;
         self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
+        plan.begin_again();
         Ok(true)
     }
 }

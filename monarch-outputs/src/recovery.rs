@@ -74,6 +74,7 @@ pub fn recover_to(
         may_copy: Arc::new(|| true),
         keeps_clean: false,
         is_salvage: true,
+        peers: None,
     };
     let mut drain = RootDrain::start(staging, target.clone(), &options)?;
     let mut held_since: Option<Instant> = None;

@@ -5,17 +5,26 @@ use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
-use crate::load::{CleanCopy, Loaded, load};
+use crate::load::{Loaded, load};
+use crate::node_order::NodeOrder;
+use crate::order::{Answer, Ask, NodeId};
+use crate::order_keeper::{OrderKeeper, OrderView};
+use crate::published::PublishedLog;
 use crate::room::{Room, TierSpace};
+use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::status::OutputStatus;
 use crate::target::OutputTarget;
 use monarch_abi::outputs::names::Staged;
+use monarch_storage::sharing::OutputPeers;
 use monarch_storage::token_bucket::TokenBucket;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How often files that grow are looked at.
 const ROOM_TICK: Duration = Duration::from_millis(20);
@@ -39,6 +48,8 @@ pub struct RootOptions {
     pub keeps_clean: bool,
     /// Whether what lies behind a damaged record is given up.
     pub is_salvage: bool,
+    /// The other nodes of the job, with whose entries this root's are ordered.
+    pub peers: Option<Arc<dyn OutputPeers>>,
 }
 
 impl std::fmt::Debug for RootOptions {
@@ -60,6 +71,8 @@ struct Shared {
     context: Arc<CopyContext>,
     room: Arc<Room>,
     view: Arc<DrainView>,
+    plan: Arc<SharedPlan>,
+    order: Arc<OrderView>,
     is_stopping: AtomicBool,
     rate: Mutex<Rate>,
 }
@@ -83,9 +96,11 @@ impl RootDrain {
         options: &RootOptions,
     ) -> Result<Self, OutputsError> {
         let staging = Arc::new(staging);
-        let mut loaded = load(&staging, options.is_salvage)?;
-        let clean: Vec<CleanCopy> = std::mem::take(&mut loaded.clean);
-        let files: Vec<Staged> = loaded.planner.files().map(|file| file.staged).collect();
+        let Loaded { planner, reader, log, clean } = load(&staging, options.is_salvage)?;
+        let files: Vec<Staged> = planner.files().map(|file| file.staged).collect();
+        let peers = options.peers.as_ref();
+        let order = peers.map(|peers| NodeOrder::load(&staging, peers.me(), &planner)).transpose()?;
+        let plan = Arc::new(SharedPlan::new(staging.clone(), planner, reader, order));
         let room = Room::new(staging.clone(), options.space.clone(), options.max_pending, files.into_iter(), clean);
         let context = CopyContext {
             staging: staging.clone(),
@@ -101,15 +116,17 @@ impl RootDrain {
             context: Arc::new(context),
             room: Arc::new(room),
             view: Arc::default(),
+            plan,
+            order: Arc::default(),
             is_stopping: AtomicBool::new(false),
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, rate: 0 }),
         });
         let mut root = Self { staging, shared, threads: Vec::new() };
-        root.spawn(loaded, options.keeps_clean)?;
+        root.spawn(log, options)?;
         Ok(root)
     }
 
-    fn spawn(&mut self, loaded: Loaded, keeps_clean: bool) -> Result<(), OutputsError> {
+    fn spawn(&mut self, log: PublishedLog, options: &RootOptions) -> Result<(), OutputsError> {
         let path = self.staging.path().to_owned();
         let fail = |source| OutputsError::Io { what: "start a thread for", path: path.clone(), source };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -117,8 +134,15 @@ impl RootDrain {
         self.threads.push(thread("outputs-lease").spawn(move || shared.context.leases.run()).map_err(fail)?);
         let shared = self.shared.clone();
         self.threads.push(thread("outputs-room").spawn(move || shared.keep_room()).map_err(fail)?);
-        let shared = self.shared.clone();
-        let drain = move || shared.drain(loaded, keeps_clean);
+        if let Some(peers) = options.peers.clone() {
+            let (plan, view) = (self.shared.plan.clone(), self.shared.order.clone());
+            let keeper = OrderKeeper::new(plan, peers, root_number(&self.staging.info().path()), view);
+            let shared = self.shared.clone();
+            let keep = move || keeper.run(&shared.is_stopping);
+            self.threads.push(thread("outputs-order").spawn(keep).map_err(fail)?);
+        }
+        let (shared, keeps_clean) = (self.shared.clone(), options.keeps_clean);
+        let drain = move || shared.drain(log, keeps_clean);
         self.threads.push(thread("outputs").spawn(drain).map_err(fail)?);
         Ok(())
     }
@@ -151,7 +175,15 @@ impl RootDrain {
             ..OutputStatus::default()
         };
         shared.view.backlog().fill(&mut status);
+        status.waits_for = shared.order.names();
+        status.held = status.held.or_else(|| shared.order.held());
         status
+    }
+
+    /// Answers a node about the order; `None` when that is not possible now.
+    #[must_use]
+    pub fn answer(&self, from: NodeId, ask: Ask) -> Option<Answer> {
+        self.shared.plan.answer(from, ask)
     }
 
     /// Makes the drain look at all open files, and waits until it found nothing more to do at once.
@@ -180,6 +212,12 @@ impl RootDrain {
     }
 }
 
+/// The number of an output root: the same on all nodes where it has the same path.
+#[must_use]
+pub fn root_number(root: &Path) -> u64 {
+    xxh3_64(root.as_os_str().as_bytes())
+}
+
 impl Drop for RootDrain {
     fn drop(&mut self) {
         self.stop();
@@ -194,8 +232,9 @@ impl Shared {
         }
     }
 
-    fn drain(&self, loaded: Loaded, keeps_clean: bool) {
-        let mut drain = Drain::new(self.context.clone(), loaded, self.room.clone(), self.view.clone(), keeps_clean);
+    fn drain(&self, log: PublishedLog, keeps_clean: bool) {
+        let plan = (self.plan.clone(), log);
+        let mut drain = Drain::new(self.context.clone(), plan, self.room.clone(), self.view.clone(), keeps_clean);
         let state = self.context.staging.state();
         while !self.is_stopping.load(Ordering::Acquire) {
             let seen = state.appended.load(Ordering::Acquire);

@@ -9,7 +9,7 @@ pub const MAX_NAMED_ENTRIES: usize = 100;
 /// The state of an output root on this node. The fields are those of one JSON object, which
 /// programs of users read: so they stay flat.
 ///
-/// Fields: 21, one per key of the object.
+/// Fields: 22, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStatus {
     /// The output root, its real path.
@@ -42,6 +42,9 @@ pub struct OutputStatus {
     pub no_space: u64,
     /// Bytes of clean copies: published files that are kept.
     pub clean_bytes: u64,
+    /// The nodes that have to publish before the first entry here.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
     /// Why nothing is published at the moment: the error, the file, what to do.
     pub held: Option<String>,
     /// Whether that is an error by which the PFS refuses what is pending, such as a quota: creates

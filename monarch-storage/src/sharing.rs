@@ -2,8 +2,8 @@
 //! direction.
 //!
 //! [`Peers`] is the job's other nodes as the tiering engine sees them. [`LocalStore`] is this
-//! node's store of copies as the cluster sees it. Each side knows these traits alone; the agent
-//! wires them.
+//! node's store of copies as the cluster sees it. [`OutputPeers`] and [`LocalOutputs`] are the same
+//! for what jobs write. Each side knows these traits alone; the agent wires them.
 
 use crate::engine::{Source, SourceFile};
 use crate::tier::{CopyName, Sum};
@@ -12,7 +12,9 @@ use monarch_abi::hash::Identity;
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::word::Word;
 use rustix::fd::OwnedFd;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A file as the nodes of a job know it: the same numbers on all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,4 +133,49 @@ pub trait LocalStore: Send + Sync {
     fn before_pfs_call(&self, bytes: u64, demand: bool);
     /// Notes that files have other owners than before.
     fn owners_changed(&self);
+}
+
+/// Whether another node may have something to publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputPeerState {
+    /// It belongs to the job, and was not seen yet.
+    Expected,
+    /// It answers.
+    Up,
+    /// It was up, and does not answer.
+    Silent,
+    /// It has left, or never came.
+    Absent,
+}
+
+/// Another node, as output roots see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputPeer {
+    /// Its number: the same on all nodes.
+    pub number: u64,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it may have something to publish.
+    pub state: OutputPeerState,
+}
+
+/// The other nodes of a job, as its output roots see them. Questions and answers are a few bytes,
+/// which output roots alone understand.
+pub trait OutputPeers: Send + Sync {
+    /// The number of this node.
+    fn me(&self) -> u64;
+    /// The other nodes.
+    fn nodes(&self) -> Vec<OutputPeer>;
+    /// Asks a node about an output root, a hash of its path. Blocks for about `timeout` at most.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionRefused`] where no agent listens; anything else where the node
+    /// may be there.
+    fn ask(&self, node: u64, root: u64, question: &[u8], timeout: Duration) -> io::Result<Vec<u8>>;
+}
+
+/// This node's output roots, as the other nodes see them.
+pub trait LocalOutputs: Send + Sync {
+    /// Answers a node about an output root; `None`: not now, or not such a question.
+    fn answer(&self, from: u64, root: u64, question: &[u8]) -> Option<Vec<u8>>;
 }

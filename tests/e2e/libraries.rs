@@ -121,10 +121,11 @@ fn directories_of_a_search_path_cost_the_pfs_nothing() {
     }
 }
 
-/// A world with a library whose faults would take several times as long as the index, in software.
-fn heavy() -> Plan {
-    let script = "sh \"$0\" \"$1\" && truncate -s 300M \"$1/app/lib/libalone.so\" && touch \"$1/app/pyvenv.cfg\"";
-    let maker = Job::new("sh").args(["-c", script]).arg(sources().join("libraries.sh"));
+/// A world with a library of `mib` MiB, in software.
+fn heavy(mib: u32) -> Plan {
+    let script =
+        "sh \"$0\" \"$2\" && truncate -s \"$1\"M \"$2/app/lib/libalone.so\" && touch \"$2/app/pyvenv.cfg\"";
+    let maker = Job::new("sh").args(["-c", script]).arg(sources().join("libraries.sh")).arg(mib.to_string());
     plan().made_by(maker).set("prefetch.ahead=auto").tier_size("1GiB")
 }
 
@@ -132,7 +133,8 @@ fn heavy() -> Plan {
 /// then all that follow have the copy.
 #[test]
 fn a_library_that_a_second_process_maps_from_the_pfs_is_fetched() {
-    let mut w = heavy().build();
+    // A copy takes 3 s, the faults 120 times the latency: on a busy machine, too, that is less.
+    let mut w = heavy(30).pfs(|b| b.bandwidth(10_000_000)).build();
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     let load = |w: &World| w.run(&job(w, "load", &["lib/libalone.so"])).good();
@@ -150,7 +152,8 @@ fn a_library_that_a_second_process_maps_from_the_pfs_is_fetched() {
 #[test]
 fn an_index_that_is_a_moment_away_is_waited_for_where_the_last_job_mapped_libraries() {
     let slow = |b: slowfs::Builder| b.meta_latency(Duration::from_millis(5));
-    let mut w = heavy().set("tiers[0].persist=node").pfs(slow).build();
+    // Its faults would take several times as long as the index.
+    let mut w = heavy(300).set("tiers[0].persist=node").pfs(slow).build();
     let names = ["lib/libalone.so", "ext/libplug.so"];
     let held = |w: &mut World| {
         let slow = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(1))));

@@ -128,7 +128,9 @@ fn without_an_agent_the_tier_is_verified_under_its_lock() {
     let found = verify(&w, &[&tier]);
     assert_eq!((found.status.code(), copies(&w).len()), (Some(1), 39), "{found:?}");
     verify(&w, &[&tier]).good();
-    assert_eq!(verify(&w, &["--tier=/nonexistent/tier:64MiB"]).status.code(), Some(4));
+    let none = format!("--tier={}/none:64MiB", w.tier().display());
+    assert_eq!(verify(&w, &[&none]).status.code(), Some(4), "no copies");
+    assert_eq!(verify(&w, &["--tier=/nonexistent/tier:64MiB"]).status.code(), Some(2), "mistyped");
 }
 
 #[test]

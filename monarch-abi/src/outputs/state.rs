@@ -20,9 +20,12 @@ pub const MAX_PATTERNS: usize = LEN - PATTERNS_OFF;
 pub mod flag {
     /// `fsync` returns when what is before it is published.
     pub const FSYNC_PUBLISHES: u32 = 1;
+    /// Entries are ordered with those of other nodes: a call that appends one returns when their
+    /// place in that order is fixed ([`super::State::keyed`]).
+    pub const NODES_ORDER: u32 = 2;
 }
 
-/// The counters. Fields: 25, because this is the byte map of the file.
+/// The counters. Fields: 27, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -58,7 +61,7 @@ pub struct State {
     pub entries: AtomicU64,
     /// Goes up with each record; the agent sleeps on it.
     pub appended: AtomicU32,
-    /// Whether the agent sleeps.
+    /// How many threads of the agent sleep.
     pub sleepers: AtomicU32,
     /// Number of the last record that has a place in the order: all but opens. What is above
     /// [`State::published`] is pending.
@@ -67,8 +70,10 @@ pub struct State {
     pub last_id: AtomicU64,
     /// The staged file that the agent is publishing, or 0: set and cleared under the lock.
     pub publishing: AtomicU64,
+    /// The clock of the order of the nodes: the agent's, kept for the next one.
+    pub clock: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 6],
+    pub reserved2: [AtomicU64; 5],
 
     /// All records up to this one are published, cancelled or merged into later ones.
     pub published: AtomicU64,
@@ -78,8 +83,10 @@ pub struct State {
     pub waiters: AtomicU32,
     /// Bytes that creators wait for, which the agent is to find.
     pub wanted_room: AtomicU64,
+    /// All entries up to this record have their place in the order of the nodes.
+    pub keyed: AtomicU64,
     /// Zero.
-    pub reserved3: [AtomicU64; 13],
+    pub reserved3: [AtomicU64; 12],
 }
 crate::mem::pod!(State);
 const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");
@@ -134,7 +141,7 @@ impl<'a> StateMap<'a> {
     pub fn notify_agent(&self) {
         self.state.appended.fetch_add(1, Ordering::AcqRel);
         if self.state.sleepers.load(Ordering::Acquire) != 0 {
-            crate::sys::futex_wake(&self.state.appended, 1);
+            crate::sys::futex_wake(&self.state.appended, u32::MAX >> 1);
         }
     }
 

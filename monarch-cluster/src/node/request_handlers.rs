@@ -8,6 +8,7 @@
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
 //! | `POST /v1/damaged` | taken note of: bytes of this node's copies that arrived damaged |
+//! | `POST /v1/outputs/<root>` | how far the order of an output root is here |
 //! | `GET /v1/status[?short]` | what this node is and has, as JSON; without counting files |
 //! | `GET /v1/check` | what its links to all others are like, as JSON |
 //! | `GET /v1/probe?<bytes>`, `POST /v1/probe` | that number of bytes; nothing: for `monarch cluster check` |
@@ -19,6 +20,7 @@ use super::corruption_reports::{self, CorruptionReports};
 use super::file_requests::{FileRequest, FileRequests};
 use super::index_exchange::IndexExchange;
 use super::link_probe::LinkProbe;
+use super::output_order::OutputOrder;
 use super::peer_pool::PeerPool;
 use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
 use super::request_paths::{root_of, unhex};
@@ -45,6 +47,7 @@ pub(super) struct PeerRequestHandler {
     pub(super) reports: Arc<CorruptionReports>,
     pub(super) reporter: Arc<StatusReporter>,
     pub(super) probe: Arc<LinkProbe>,
+    pub(super) outputs: Arc<OutputOrder>,
     pub(super) pool: Arc<PeerPool>,
     pub(super) store: Arc<Store>,
     pub(super) startup: Arc<Startup>,
@@ -74,6 +77,10 @@ impl Handler for PeerRequestHandler {
                     work(move || of.hear_changed(&request.body)).await
                 }
                 (Method::Post, ["v1", "damaged"]) => self.damaged(peer, &request.body),
+                (Method::Post, ["v1", "outputs", root]) => {
+                    let (of, peer, root) = (self.outputs.clone(), peer.to_owned(), (*root).to_owned());
+                    work(move || of.answer(&peer, &root, &request.body)).await
+                }
                 (Method::Get, ["v1", "status"]) => {
                     let (of, short) = (self.reporter.clone(), request.query.as_deref() == Some("short"));
                     work(move || of.answer(short)).await

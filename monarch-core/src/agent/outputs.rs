@@ -3,6 +3,7 @@
 //!
 //! An output root stays in use until the agent ends: what a job has left is published after it.
 
+use crate::cluster::node::Node;
 use crate::config::{Config, OutputRoot, OutputSync};
 use crate::held_dir::HeldDir;
 use crate::shm;
@@ -16,6 +17,7 @@ use monarch_abi::outputs::state::flag;
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, OutputsOptions};
 use monarch_outputs::room::TierSpace;
 use monarch_outputs::staging::{self, RootInfo};
+use monarch_storage::sharing::LocalOutputs;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -23,6 +25,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+impl LocalOutputs for Outputs {
+    fn answer(&self, from: u64, root: u64, question: &[u8]) -> Option<Vec<u8>> {
+        self.drains.answer(from, root, question)
+    }
+}
 
 /// The output roots that an agent drains.
 #[derive(Debug)]
@@ -43,12 +51,14 @@ impl Outputs {
         ctl: ControlMap<'static>,
         tiering: &Arc<TieringEngine>,
         config: &Config,
+        node: Option<&Node>,
     ) -> Self {
         let demands = tiering.clone();
         let options = OutputsOptions {
             bandwidth: config.drain.bandwidth_limit,
             may_copy: Arc::new(move || demands.queue.work.lines().in_line().0 == 0),
             keeps_clean: true,
+            peers: node.map(Node::output_peers),
         };
         Self {
             dir: dir.clone(),

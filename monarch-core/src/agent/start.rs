@@ -13,7 +13,7 @@ use crate::config::{Compression, Config, Persist, Spread, Tier, WorkingSets};
 use crate::engine::{Engines, Limits};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
-use crate::sharing::LocalStore;
+use crate::sharing::{LocalOutputs, LocalStore};
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
 use crate::tiering::{TieringEngine, TieringOptions, TieringParts};
@@ -124,7 +124,11 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if let Some(node) = &node {
         node.adopts(false);
     }
-    let outputs = Arc::new(Outputs::new(&dir, ctl, &tiering, config));
+    let outputs = Arc::new(Outputs::new(&dir, ctl, &tiering, config, node.as_deref()));
+    if let Some(node) = &node {
+        let of_here: Arc<dyn LocalOutputs> = outputs.clone();
+        node.connect_outputs(&of_here);
+    }
     outputs.take_over();
     Ok(Parts { dir, lock, ctl, tiering, roots, outputs, node, stop })
 }

@@ -4,6 +4,7 @@
 //! That covers every job: ranks can only tell each other of calls that have returned.
 
 use super::{Answer, Ask, NodeId, Order, Settled};
+use crate::plan::Place;
 
 const STEP_NS: u64 = 1_000_000;
 const CHAOS_STEPS: u64 = 1500;
@@ -29,7 +30,6 @@ impl Random {
 
 /// An entry of a node's journal.
 struct Written {
-    stamp: u64,
     /// How many entries of each node had returned when this one was begun.
     after: Vec<usize>,
     begun: u64,
@@ -48,6 +48,11 @@ struct Node {
     published: usize,
     visible: usize,
     publishing_until: Option<u64>,
+    read: usize,
+}
+
+fn place(seq: u64) -> Place {
+    Place { seq, sub: 0 }
 }
 
 enum Message {
@@ -96,6 +101,7 @@ impl World {
             published: 0,
             visible: 0,
             publishing_until: None,
+            read: 0,
         };
         let nodes = (0..count).map(|id| node(id, random.below(5000) * STEP_NS)).collect();
         let (network, cut_until) = (Vec::new(), vec![vec![0; count]; count]);
@@ -123,6 +129,9 @@ impl World {
         let (arrived, left) = std::mem::take(&mut self.network).into_iter().partition(|sent| sent.arrives <= self.step);
         self.network = left;
         for Sent { from, to, message, .. } in arrived {
+            if matches!(message, Message::Ask(_)) {
+                self.read(to);
+            }
             let node = &mut self.nodes[to];
             let Some(agent) = &mut node.agent else { continue };
             match message {
@@ -142,7 +151,7 @@ impl World {
         let returned: Vec<usize> = self.nodes.iter().map(|node| node.returned).collect();
         let node = &mut self.nodes[id];
         if node.returned < node.journal.len() {
-            let settled = node.log.last().map_or(0, |settled| settled.up_to as usize);
+            let settled = node.log.last().map_or(0, |settled| settled.up_to.seq as usize);
             // Without an agent the call does not wait for ever.
             let is_left = node.agent.is_none() && step >= node.journal[node.returned].begun + GIVE_UP_STEPS;
             node.returned += usize::from(settled > node.returned || is_left);
@@ -151,18 +160,24 @@ impl World {
         if !is_chaos || node.journal.len() == MAX_ENTRIES || !self.random.is_one_in(30) {
             return;
         }
-        node.clock = (now_ns + node.skew_ns).max(node.clock + 1);
-        let (stamp, without) = (node.clock, Vec::new());
-        node.journal.push(Written { stamp, after: returned, begun: step, without });
-        if let Some(agent) = &mut node.agent {
-            agent.append(node.journal.len() as u64, stamp, None);
+        node.journal.push(Written { after: returned, begun: step, without: Vec::new() });
+    }
+
+    /// The agent reads what was appended.
+    fn read(&mut self, id: usize) {
+        let now_ns = self.now_ns();
+        let node = &mut self.nodes[id];
+        let Some(agent) = &mut node.agent else { return };
+        for seq in node.read + 1..=node.journal.len() {
+            agent.append(place(seq as u64), now_ns + node.skew_ns, None);
         }
+        node.read = node.journal.len();
     }
 
     fn log(&mut self, id: usize, settled: &Settled) {
         let node = &mut self.nodes[id];
-        let keyed = node.log.last().map_or(0, |last| last.up_to as usize);
-        for written in &mut node.journal[keyed..settled.up_to as usize] {
+        let keyed = node.log.last().map_or(0, |last| last.up_to.seq as usize);
+        for written in &mut node.journal[keyed..settled.up_to.seq as usize] {
             written.without.clone_from(&settled.without);
         }
         self.seen.given_up += usize::from(!settled.without.is_empty());
@@ -189,6 +204,9 @@ impl World {
 
     fn run_agent(&mut self, id: usize) {
         let (now_ns, step) = (self.now_ns(), self.step);
+        if self.random.is_one_in(3) {
+            self.read(id);
+        }
         let Some(agent) = &mut self.nodes[id].agent else { return };
         agent.begin_round(now_ns + GIVE_UP_STEPS * STEP_NS);
         if let Some(settled) = agent.outcome(now_ns) {
@@ -208,6 +226,9 @@ impl World {
             let peers = 0..self.cut_until.len();
             let asks: Vec<_> = peers.filter_map(|to| Some((to, agent.ask(to as u64)?))).collect();
             for (to, ask) in asks {
+                if let Some(agent) = &mut self.nodes[id].agent {
+                    agent.asked(to as u64);
+                }
                 self.send(id, to, Message::Ask(ask));
             }
         }
@@ -217,7 +238,7 @@ impl World {
         let step = self.step;
         let Some(agent) = &self.nodes[id].agent else { return };
         self.seen.held += usize::from(!agent.holders().is_empty());
-        let may_begin = agent.publishable().is_some();
+        let may_begin = agent.may_publish(place(self.nodes[id].published as u64 + 1));
         match self.nodes[id].publishing_until {
             Some(until) if until <= step => {
                 self.show(id);
@@ -247,18 +268,19 @@ impl World {
 
     fn restart(&mut self, id: usize) {
         let ids: Vec<NodeId> = (0..self.nodes.len() as u64).collect();
-        let node = &self.nodes[id];
+        let (node, now_ns) = (&self.nodes[id], self.now_ns());
         let last_key = node.log.last().map_or(0, |settled| settled.key);
         let mut agent = Order::new(id as u64, node.clock, last_key, &ids);
-        for (at, written) in node.journal.iter().enumerate().skip(node.published) {
+        for at in node.published..node.journal.len() {
             let seq = at as u64 + 1;
-            let settled = node.log.iter().find(|settled| seq <= settled.up_to);
-            agent.append(seq, written.stamp, settled.map(|settled| settled.key));
+            let settled = node.log.iter().find(|settled| seq <= settled.up_to.seq);
+            agent.append(place(seq), now_ns + node.skew_ns, settled.map(|settled| settled.key));
         }
         if let Some(settled) = agent.give_up_all() {
             self.log(id, &settled);
             agent.settle(&settled);
         }
+        self.nodes[id].read = self.nodes[id].journal.len();
         self.nodes[id].agent = Some(agent);
     }
 

@@ -2,7 +2,7 @@
 
 use monarch_abi::outputs::names::{Link, Staged, WHITEOUT, file_text, part_name};
 use monarch_abi::outputs::record::{self, Header, MAX_BYTES, Op, flag};
-use monarch_abi::outputs::state::{LEN, StateMap};
+use monarch_abi::outputs::state::{LEN, StateMap, flag as state_flag};
 use monarch_abi::outputs::{DATA, JOURNAL, REMOVED_DIR, STAGED_MODE, STATE, TREE};
 use monarch_outputs::tree::Tree;
 use rustix::fd::OwnedFd;
@@ -64,6 +64,17 @@ impl Shim {
     }
 
     fn locked<T>(&self, work: impl FnOnce(&File) -> T) -> T {
+        let out = self.with_lock(work);
+        if self.state().flags.load(Ordering::Acquire) & state_flag::NODES_ORDER != 0 {
+            let last = self.state().last_entry.load(Ordering::Acquire);
+            while self.state().keyed.load(Ordering::Acquire) < last {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        }
+        out
+    }
+
+    fn with_lock<T>(&self, work: impl FnOnce(&File) -> T) -> T {
         let journal = File::options().read(true).write(true).open(self.staging.join(JOURNAL)).unwrap();
         rustix::fs::flock(&journal, FlockOperation::LockExclusive).unwrap();
         let out = work(&journal);
@@ -79,6 +90,9 @@ impl Shim {
         let mut out = [0; MAX_BYTES];
         let bytes = record::write(&mut out, header, op, a, b).unwrap();
         journal.write_all_at(bytes, tail).unwrap();
+        if op != Op::Open {
+            state.last_entry.store(seq, Ordering::Release);
+        }
         state.seq.store(seq, Ordering::Release);
         state.tail.store(tail + bytes.len() as u64, Ordering::Release);
         seq

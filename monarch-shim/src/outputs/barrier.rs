@@ -18,9 +18,29 @@ pub fn wait_for_all(root: &Root) -> bool {
     wait_up_to(root, root.state().last_entry.load(Ordering::Acquire))
 }
 
+fn sleep(root: &Root, seen: u32) {
+    let state = root.state();
+    state.waiters.fetch_add(1, Ordering::AcqRel);
+    futex_wait(&state.done, seen, Some([SLEEP_S, 0]));
+    state.waiters.fetch_sub(1, Ordering::AcqRel);
+}
+
 /// [`wait_for_all`] for the entries up to a number.
 pub fn wait_up_to(root: &Root, seq: u64) -> bool {
     wait_until(root, |root| root.state().published.load(Ordering::Acquire) >= seq)
+}
+
+/// Waits until entries up to a number have their place in the order of the nodes. The agent gives
+/// up nodes that do not answer; without an agent there is nobody to ask.
+pub fn wait_for_order(root: &Root, seq: u64) {
+    let state = root.state();
+    while demand::agent_up(root.ctx.map.ctl) {
+        let seen = state.done.load(Ordering::Acquire);
+        if state.keyed.load(Ordering::Acquire) >= seq {
+            return;
+        }
+        sleep(root, seen);
+    }
 }
 
 /// Waits until a condition holds that changes with publications.
@@ -32,9 +52,7 @@ pub fn wait_until(root: &Root, is_met: impl Fn(&Root) -> bool) -> bool {
         if is_met(root) {
             return true;
         }
-        state.waiters.fetch_add(1, Ordering::AcqRel);
-        futex_wait(&state.done, seen, Some([SLEEP_S, 0]));
-        state.waiters.fetch_sub(1, Ordering::AcqRel);
+        sleep(root, seen);
         if demand::agent_up(root.ctx.map.ctl) {
             dead_since = None;
         } else if coarse_ms().saturating_sub(*dead_since.get_or_insert_with(coarse_ms)) > DEAD_AGENT_TIMEOUT_MS {

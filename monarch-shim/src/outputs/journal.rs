@@ -1,10 +1,13 @@
 //! The journal of an output root: one process of the node at a time changes the overlay and appends
 //! what it did.
 
+use super::barrier;
 use super::kernel::{self, Errno, SignalsBlocked};
 use super::roots::Root;
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::record::{self, Header, Op};
+use monarch_abi::outputs::state::flag;
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_guest::sys::{self, Fd};
 
@@ -12,6 +15,8 @@ use monarch_guest::sys::{self, Fd};
 pub struct Journal<'r> {
     root: &'r Root,
     file: Fd,
+    /// The last entry that was appended, or 0.
+    entry: Cell<u64>,
     _signals: SignalsBlocked,
 }
 
@@ -34,7 +39,7 @@ impl<'r> Journal<'r> {
         if !sys::lock(file.0, libc::LOCK_EX) {
             return Err(libc::ENOLCK);
         }
-        Ok(Self { root, file, _signals: signals })
+        Ok(Self { root, file, entry: Cell::new(0), _signals: signals })
     }
 
     /// Appends a record.
@@ -64,6 +69,7 @@ impl<'r> Journal<'r> {
         state.last_id.store(about.id, Ordering::Relaxed);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
+            self.entry.set(seq);
         }
         state.seq.store(seq, Ordering::Release);
         self.root.map.notify_agent();
@@ -80,5 +86,9 @@ impl Drop for Journal<'_> {
     fn drop(&mut self) {
         // At once, not by the close: a child forked meanwhile has the descriptor, too.
         let _ = sys::lock(self.file.0, libc::LOCK_UN);
+        // What this call does comes after what other nodes have done.
+        if self.entry.get() != 0 && self.root.state().flags.load(Ordering::Acquire) & flag::NODES_ORDER != 0 {
+            barrier::wait_for_order(self.root, self.entry.get());
+        }
     }
 }

@@ -1,0 +1,162 @@
+//! The plan of an output root with what feeds it. The drain works by it, and what keeps the order of
+//! the nodes reads it: its lock is never held while the PFS is asked.
+//!
+//! Who takes the lock of the journal as well takes that first.
+
+use crate::backlog::now_ns;
+use crate::copy::Failure;
+use crate::journal::{End, JournalReader};
+use crate::lease::is_closed;
+use crate::node_order::NodeOrder;
+use crate::order::{Answer, Ask, NodeId};
+use crate::plan::{Place, Planner};
+use crate::processes::is_alive;
+use crate::staging::StagingDir;
+use crate::sys::LeaseAnswer;
+use monarch_abi::outputs::record::Op;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A plan and what feeds it.
+#[derive(Debug)]
+pub struct PlanState {
+    /// The plan.
+    pub planner: Planner,
+    reader: JournalReader,
+    /// The order among the nodes, where there are others.
+    pub order: Option<NodeOrder>,
+}
+
+/// The plan of an output root.
+#[derive(Debug)]
+pub struct SharedPlan {
+    staging: Arc<StagingDir>,
+    state: Mutex<PlanState>,
+}
+
+impl SharedPlan {
+    /// A plan that was taken in, and the reader of what comes.
+    #[must_use]
+    pub const fn new(
+        staging: Arc<StagingDir>,
+        planner: Planner,
+        reader: JournalReader,
+        order: Option<NodeOrder>,
+    ) -> Self {
+        Self { staging, state: Mutex::new(PlanState { planner, reader, order }) }
+    }
+
+    /// Takes the lock.
+    pub fn lock(&self) -> MutexGuard<'_, PlanState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The staging directory.
+    #[must_use]
+    pub const fn staging(&self) -> &Arc<StagingDir> {
+        &self.staging
+    }
+
+    /// Answers another node; `None` when the journal cannot be read, or there is no order.
+    pub fn answer(&self, from: NodeId, ask: Ask) -> Option<Answer> {
+        let mut state = self.lock();
+        state.read(&self.staging).ok()?;
+        let open: Vec<u64> = state.planner.open_files().map(|file| file.staged.id).collect();
+        state.probe(&self.staging, &open);
+        let order = state.order.as_mut()?;
+        let could = order.order.holders();
+        let answer = order.answer(from, ask);
+        // What it has told of its floor may let the first entry go.
+        let can = order.order.holders();
+        drop(state);
+        if can != could {
+            self.staging.map().notify_agent();
+        }
+        Some(answer)
+    }
+}
+
+impl PlanState {
+    /// Feeds the plan the records that were appended; whether there were any.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn read(&mut self, staging: &StagingDir) -> Result<bool, Failure> {
+        let tail = staging.state().tail.load(Ordering::Acquire);
+        let fail = Failure::new("read the journal of the outputs", b"");
+        let Self { planner, reader, order } = self;
+        let before = planner.last_seq();
+        let end = reader.read(tail, |record| {
+            let seq = record.header.seq;
+            let is_entry = record.op != Op::Open && seq > planner.last_seq();
+            planner.record(record);
+            if let Some(order) = order.as_mut().filter(|_| is_entry) {
+                order.entry(seq);
+            }
+        });
+        match end {
+            Ok(End::Limit) => {}
+            Ok(End::Torn) => return Err(fail(Errno::BADMSG)),
+            Err(e) => return Err(fail(Errno::from_io_error(&e).unwrap_or(Errno::IO))),
+        }
+        self.follow();
+        Ok(self.planner.last_seq() != before)
+    }
+
+    /// The plan has changed.
+    pub fn follow(&mut self) {
+        if let Some(order) = &mut self.order {
+            order.follow(&self.planner);
+        }
+    }
+
+    /// Whether the order of the nodes lets an entry be published whose turn it is here.
+    #[must_use]
+    pub fn may_publish(&self, place: Place) -> bool {
+        self.order.as_ref().is_none_or(|order| order.order.may_publish(place))
+    }
+
+    /// Tries leases of open files; whether any was closed.
+    pub fn probe(&mut self, staging: &StagingDir, files: &[u64]) -> bool {
+        let mut did = false;
+        for &id in files {
+            let Some(file) = self.planner.file(id) else { continue };
+            // Its own copy's lease is no writer, but an old copy still writes to the part file.
+            let is_killed = || file.openers.iter().any(|pid| !is_alive(*pid, file.opened_ns));
+            match staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
+                Ok(LeaseAnswer::Granted) => {
+                    let is_killed = is_killed();
+                    self.planner.lease(id, true, is_killed, now_ns());
+                    did = true;
+                }
+                Ok(_) => self.planner.lease(id, false, false, 0),
+                Err(Errno::NOENT) => {
+                    // The shim removes the data of a file before or after its record.
+                    if self.read(staging).is_ok() {
+                        self.planner.lost(id);
+                    }
+                    did = true;
+                }
+                Err(_) => self.planner.lease(id, false, false, 0),
+            }
+        }
+        self.follow();
+        did
+    }
+
+    /// Whether nothing is pending, and the journal is not at its begin.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.planner.is_idle() && self.reader.offset() > 0
+    }
+
+    /// The journal was begun again.
+    pub fn begin_again(&mut self) {
+        self.reader.rewind();
+        let last = self.planner.last_seq();
+        if let Some(Err(e)) = self.order.as_mut().map(|order| order.begin_again(last)) {
+            tracing::warn!("the log of keys cannot be begun again: {e}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the PFS has refused, and when it is tried again.
+
+use crate::copy::Failure;
+use crate::errors::{Backoff, Remedy, advice, remedy};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long the PFS refuses an entry before creates below the root get the error: what passes
+/// sooner, the job never sees.
+const HOLD_AFTER: Duration = Duration::from_secs(2);
+
+/// A copy that is to be tried again.
+#[derive(Debug, Default)]
+pub struct Retry {
+    /// When.
+    pub due: Option<Instant>,
+    /// Of which generation of its file.
+    pub generation: u64,
+    backoff: Backoff,
+    /// The last error.
+    pub errno: Option<Errno>,
+    /// When it failed first.
+    since: Option<Instant>,
+}
+
+impl Retry {
+    /// Notes a failure, to be tried again after a pause.
+    pub fn failed(&mut self, errno: Errno) {
+        let now = Instant::now();
+        self.errno = Some(errno);
+        self.since.get_or_insert(now);
+        self.due = Some(now + self.backoff.pause());
+    }
+
+    /// The error that holds the root.
+    #[must_use]
+    pub fn holding(&self) -> Option<Errno> {
+        let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);
+        self.errno.filter(|errno| is_long && remedy(*errno) == Remedy::Hold)
+    }
+}
+
+/// What is tried again, and why.
+#[derive(Debug, Default)]
+pub struct Troubles {
+    /// Copies, by the numbers of their files.
+    pub copies: HashMap<u64, Retry>,
+    /// What went wrong with them.
+    pub texts: HashMap<u64, String>,
+    /// The publication of the first entry.
+    pub publish: Retry,
+    /// What went wrong with it.
+    pub publish_text: Option<String>,
+}
+
+impl Troubles {
+    /// A file has no troubles any more.
+    pub fn forget(&mut self, id: u64) {
+        self.copies.remove(&id);
+        self.texts.remove(&id);
+    }
+
+    fn retries(&self) -> impl Iterator<Item = &Retry> {
+        self.copies.values().chain([&self.publish])
+    }
+
+    /// When the next attempt is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.retries().filter_map(|retry| retry.due).min()
+    }
+
+    /// The error that creates below the root are to get, or 0.
+    #[must_use]
+    pub fn held_errno(&self) -> u32 {
+        self.retries().find_map(Retry::holding).map_or(0, |errno| errno.raw_os_error().unsigned_abs())
+    }
+}
+
+/// A failure as a sentence, with what to do.
+#[must_use]
+pub fn sentence(failure: &Failure) -> String {
+    let path = String::from_utf8_lossy(&failure.path);
+    let Failure { what, errno, .. } = failure;
+    format!("cannot {what} {path}: {errno}; {}", advice(*errno))
+}
