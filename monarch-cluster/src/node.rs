@@ -115,7 +115,8 @@ const MAX_READERS: usize = 192;
 /// Most threads for all other work that blocks.
 const MAX_OTHER_BLOCKING: usize = 64;
 
-/// This node: wires its components, and stands for them towards the agent.
+/// This node: wires its components, and stands for them towards the agent. Fields: 13, one for each
+/// component that the agent reaches.
 pub struct Node {
     /// Seed of path hashes.
     seed: u64,

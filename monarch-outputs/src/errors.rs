@@ -66,6 +66,17 @@ pub enum OutputsError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// What an earlier job has left of the root in another tier is not published yet.
+    #[error(
+        "what an earlier job has left of {} in tier {tier} is not published yet: wait for it (`monarch outputs`), or \
+         publish it (`monarch recover`)", path.display()
+    )]
+    OtherTier {
+        /// The root.
+        path: PathBuf,
+        /// The tier.
+        tier: String,
+    },
     /// A file that is to be published is not staged.
     #[error("{} is not a staged file that is open or pending", path.display())]
     NotStaged {

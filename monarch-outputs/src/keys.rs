@@ -1,7 +1,7 @@
 //! The log of keys: the places of entries in the order of the nodes.
 //!
-//! Lines of 32 bytes: record, place after it, key, checksum (XXH3-64 of what precedes). A key is for
-//! all entries after the line before up to that record.
+//! Lines of 32 bytes: record, place after it, key, checksum (XXH3-64 of what precedes). A key is
+//! for all entries after the line before up to that record.
 
 use crate::plan::Place;
 use monarch_abi::outputs::KEYS;

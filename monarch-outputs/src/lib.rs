@@ -33,5 +33,5 @@ pub mod staging;
 pub mod status;
 pub mod sys;
 pub mod target;
-pub mod troubles;
 pub mod tree;
+pub mod troubles;

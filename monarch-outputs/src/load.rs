@@ -61,8 +61,11 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
         return Err(OutputsError::Damaged { path: staging.path().join(JOURNAL), what: "a record below its end" });
     }
     let known_seq = if of_this_boot { state.seq.load(Ordering::Acquire) } else { 0 };
+    // After a loss of power the log may know of records that the journal has lost: their numbers
+    // are not given again.
+    let logged_seq = entries.iter().map(|entry| entry.seq.max(entry.read)).max().unwrap_or(0);
     state.tail.store(reader.offset(), Ordering::Release);
-    state.seq.store(planner.last_seq().max(known_seq), Ordering::Release);
+    state.seq.store(planner.last_seq().max(known_seq).max(logged_seq), Ordering::Release);
     state.published.store(planner.published(), Ordering::Release);
     state.last_entry.store(last.entry, Ordering::Release);
     state.last_id.store(last.id, Ordering::Release);
@@ -70,7 +73,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.sleepers.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
     let ids = files.iter().map(|file| file.id + 1);
-    let next = ids.chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
+    let logged = entries.iter().filter(|e| e.checked_kind() != Some(Kind::Begin)).map(|entry| entry.id + 1);
+    let next = ids.chain(logged).chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
     if of_this_boot {
         state.next_id.fetch_max(next, Ordering::AcqRel);
     } else {

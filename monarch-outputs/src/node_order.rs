@@ -55,7 +55,7 @@ impl NodeOrder {
     /// Follows the plan: what was published is done with, and files that were found closed after
     /// the last entry are entries, whose keys are fixed at once.
     pub fn follow(&mut self, planner: &Planner) {
-        self.order.published(planner.published());
+        self.order.done_before(planner.first_place());
         if let Some(last) = planner.last_place()
             && self.order.last() < Some(last)
         {

@@ -95,7 +95,8 @@ struct Peer {
     wants: u64,
 }
 
-/// The order of one output root, as one node sees it.
+/// The order of one output root, as one node sees it. Methods: 26, because questions, answers and
+/// publication share its clock and its entries.
 #[derive(Clone, Debug)]
 pub struct Order {
     node: NodeId,
@@ -207,8 +208,8 @@ impl Order {
         self.round = Some(Round { up_to, key: self.clock, waits_for, deadline_ns });
     }
 
-    /// What to ask `peer` now: for the round, for its floor if it holds the first entry, or since it
-    /// waits for this node's floor.
+    /// What to ask `peer` now: for the round, for its floor if it holds the first entry, or since
+    /// it waits for this node's floor.
     #[must_use]
     pub fn ask(&self, peer: NodeId) -> Option<Ask> {
         let known = self.peers.get(&peer)?;
@@ -333,11 +334,11 @@ impl Order {
         self.key_of(place).is_some() && self.holders_of(place).is_empty()
     }
 
-    /// Removes all entries up to a record: they were published, cancelled or merged into later
-    /// ones.
-    pub fn published(&mut self, seq: u64) {
-        if self.pending.first_key_value().is_some_and(|(first, _)| first.seq <= seq) {
-            self.pending = self.pending.split_off(&Place { seq: seq + 1, sub: 0 });
+    /// Removes all entries before a place, the first that is still to be published: they were
+    /// published, cancelled or merged into later ones.
+    pub fn done_before(&mut self, first: Place) {
+        if self.pending.first_key_value().is_some_and(|(&place, _)| place < first) {
+            self.pending = self.pending.split_off(&first);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Keeps the order of one output root among the nodes: asks the others for their clocks before calls
-//! return, and for their floors while they hold the first entry.
+//! Keeps the order of one output root among the nodes: asks the others for their clocks before
+//! calls return, and for their floors while they hold the first entry.
 //!
-//! The keeper sleeps on the counter of records, as the drain does. Each node is asked by a thread of
-//! its own, which ends when it has had nothing to do for a while.
+//! The keeper sleeps on the counter of records, as the drain does. Each node is asked by a thread
+//! of its own, which ends when it has had nothing to do for a while.
 
 use crate::backlog::now_ns;
 use crate::order::{Answer, Ask, NodeId};

@@ -6,7 +6,7 @@ use crate::order::{Answer, Ask, NodeId};
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions, root_number};
 use crate::snapshot;
-use crate::staging::{RootInfo, StagingDir};
+use crate::staging::{self, RootInfo, StagingDir};
 use crate::status::OutputStatus;
 use crate::target::{DirTarget, OutputTarget};
 use monarch_abi::outputs::state::flag;
@@ -56,6 +56,9 @@ pub struct OutputRootSpec {
     pub outputs_dir: PathBuf,
     /// Whether the tier is lost with the node.
     pub is_volatile: bool,
+    /// Whether an earlier job or agent has left it: patterns, flags and bounds of a job that still
+    /// runs stay as they are.
+    pub is_left: bool,
     /// Patterns of names that are not staged.
     pub through: Vec<String>,
     /// Bits of `monarch_abi::outputs::state::flag`.
@@ -140,14 +143,31 @@ impl Outputs {
     ) -> Result<AttachedRoot, OutputsError> {
         let mut roots = self.lock();
         if let Some(root) = roots.get(&spec.root) {
-            root.drain.staging().set_policy(&spec.through, self.flags(spec));
-            return Ok(root.attached.clone());
+            if root.attached.staging == spec.outputs_dir.join(staging::key(&spec.root)) {
+                if !spec.is_left {
+                    root.drain.staging().set_policy(&spec.through, self.flags(spec));
+                    root.drain.set_max_pending(spec.max_pending);
+                }
+                return Ok(root.attached.clone());
+            }
+            let status = root.drain.status();
+            if status.is_pending() {
+                return Err(OutputsError::OtherTier { path: spec.root.clone(), tier: status.tier });
+            }
+            roots.remove(&spec.root);
         }
         let fail = |source: rustix::io::Errno| OutputsError::Root { path: spec.root.clone(), source: source.into() };
         let st = target.stat(b"").map_err(fail)?;
         let info = RootInfo::of(&spec.root, &spec.tier, spec.is_volatile);
         let staging = StagingDir::attach(&spec.outputs_dir, info)?;
-        staging.set_policy(&spec.through, self.flags(spec));
+        if spec.is_left {
+            // A job that still runs, whose agent was killed, goes by them.
+            let flags = &staging.state().flags;
+            flags.fetch_and(!flag::NODES_ORDER, Ordering::AcqRel);
+            flags.fetch_or(self.flags(spec), Ordering::AcqRel);
+        } else {
+            staging.set_policy(&spec.through, self.flags(spec));
+        }
         staging.state().clock.fetch_max(self.clock.load(Ordering::Acquire), Ordering::AcqRel);
         staging.state().closed.store(0, Ordering::Release);
         let attached = AttachedRoot {

@@ -49,7 +49,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 57, because facts, questions and the rules between them share all of its maps.
+/// Methods: 59, because facts, questions and the rules between them share all of its maps.
 /// Fields: 14, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
@@ -757,6 +757,14 @@ impl Planner {
     /// The entries that are not published, in order.
     pub fn pending(&self) -> impl Iterator<Item = (Place, &Entry)> {
         self.in_flight.iter().chain(&self.queue).map(|(place, entry)| (*place, entry))
+    }
+
+    /// The place of the first of them; after all records where there is none.
+    #[must_use]
+    pub fn first_place(&self) -> Place {
+        let first = [self.queue.first_key_value(), self.in_flight.first_key_value()];
+        let first = first.into_iter().flatten().map(|(&place, _)| place).min();
+        first.unwrap_or(Place { seq: self.last_seq + 1, sub: 0 })
     }
 
     /// The place of the last of them.

@@ -302,6 +302,14 @@ impl Publisher {
                 self.notes.push(format!("{} was removed by the job, and is a directory now: it is kept", lossy(path)));
                 Ok(())
             }
+            // Directly, the job had got the error; to hold all else for it helps nobody.
+            Err(errno @ (Errno::PERM | Errno::BUSY)) => {
+                self.notes.push(format!(
+                    "{} was removed by the job, and the PFS refuses that ({errno}): it is kept",
+                    lossy(path)
+                ));
+                Ok(())
+            }
             Err(errno) => Err(fail()(errno)),
         }
     }
@@ -322,6 +330,13 @@ impl Publisher {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
                 let note = "was removed by the job, but others have put files there: it is kept";
                 self.notes.push(format!("the directory {} {note}", lossy(path)));
+                Ok(())
+            }
+            Err(errno @ (Errno::PERM | Errno::BUSY)) => {
+                self.notes.push(format!(
+                    "the directory {} was removed by the job, and the PFS refuses that ({errno}): it is kept",
+                    lossy(path)
+                ));
                 Ok(())
             }
             Err(errno) => Err(fail()(errno)),

@@ -7,7 +7,7 @@ use monarch_abi::outputs::FIRST_RESERVATION;
 use monarch_abi::outputs::names::{Link, Staged};
 use monarch_storage::tier::Reservation;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that creators find without waiting for the agent.
@@ -69,7 +69,8 @@ struct Books {
 pub struct Room {
     staging: Arc<StagingDir>,
     tier: TierSpace,
-    max_pending: Option<u64>,
+    /// Most bytes of files that are not published.
+    max_pending: AtomicU64,
     books: Mutex<Books>,
 }
 
@@ -87,6 +88,7 @@ impl Room {
         files: impl Iterator<Item = Staged>,
         clean: Vec<CleanCopy>,
     ) -> Self {
+        let max_pending = AtomicU64::new(max_pending.unwrap_or(u64::MAX));
         let room = Self { staging, tier, max_pending, books: Mutex::default() };
         // What an earlier agent had reserved is reserved no more.
         room.staging.state().room.store(0, Ordering::Release);
@@ -277,12 +279,17 @@ impl Room {
         true
     }
 
+    /// Sets the bound of bytes that are not published.
+    pub fn set_max_pending(&self, max_pending: Option<u64>) {
+        self.max_pending.store(max_pending.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Fills the room for creators.
     fn fill(&self) {
         let state = self.staging.state();
         let wanted = state.wanted_room.load(Ordering::Acquire);
         let room = state.room.load(Ordering::Acquire);
-        let is_bounded = self.max_pending.is_some_and(|max| self.pending_bytes() >= max);
+        let is_bounded = self.pending_bytes() >= self.max_pending.load(Ordering::Relaxed);
         if is_bounded || (wanted == 0 && room >= TARGET_ROOM / 2) {
             return;
         }

@@ -153,6 +153,11 @@ impl RootDrain {
         &self.staging
     }
 
+    /// Sets the bound of bytes that are not published.
+    pub fn set_max_pending(&self, max_pending: Option<u64>) {
+        self.shared.room.set_max_pending(max_pending);
+    }
+
     /// The PFS below the root.
     #[must_use]
     pub fn target(&self) -> &Arc<dyn OutputTarget> {

@@ -1,5 +1,5 @@
-//! The plan of an output root with what feeds it. The drain works by it, and what keeps the order of
-//! the nodes reads it: its lock is never held while the PFS is asked.
+//! The plan of an output root with what feeds it. The drain works by it, and what keeps the order
+//! of the nodes reads it: its lock is never held while the PFS is asked.
 //!
 //! Who takes the lock of the journal as well takes that first.
 

@@ -13,6 +13,8 @@ mod failures;
 mod large;
 #[path = "nodes/operator.rs"]
 mod operator;
+#[path = "nodes/outputs.rs"]
+mod outputs;
 #[path = "nodes/security.rs"]
 mod security;
 #[path = "nodes/slow.rs"]

@@ -123,8 +123,7 @@ fn directories_of_a_search_path_cost_the_pfs_nothing() {
 
 /// A world with a library of `mib` MiB, in software.
 fn heavy(mib: u32) -> Plan {
-    let script =
-        "sh \"$0\" \"$2\" && truncate -s \"$1\"M \"$2/app/lib/libalone.so\" && touch \"$2/app/pyvenv.cfg\"";
+    let script = "sh \"$0\" \"$2\" && truncate -s \"$1\"M \"$2/app/lib/libalone.so\" && touch \"$2/app/pyvenv.cfg\"";
     let maker = Job::new("sh").args(["-c", script]).arg(sources().join("libraries.sh")).arg(mib.to_string());
     plan().made_by(maker).set("prefetch.ahead=auto").tier_size("1GiB")
 }

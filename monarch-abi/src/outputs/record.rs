@@ -55,6 +55,8 @@ pub mod flag {
     pub const PARENT: u16 = 32;
     /// [`Op::Attributes`](super::Op::Attributes): extended attributes were changed.
     pub const EXTENDED: u16 = 64;
+    /// [`Op::Open`](super::Op::Open): no record will tell of the close.
+    pub const UNWATCHED: u16 = 128;
 }
 
 /// The header of a record. Fields: 13, because this is its byte map.

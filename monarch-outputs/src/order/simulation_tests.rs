@@ -246,7 +246,7 @@ impl World {
                 node.published += 1;
                 node.publishing_until = None;
                 if let Some(agent) = &mut node.agent {
-                    agent.published(node.published as u64);
+                    agent.done_before(place(node.published as u64 + 1));
                 }
             }
             None if may_begin => {

@@ -55,7 +55,7 @@ fn a_marker_waits_for_a_shard_whose_call_returned_before() {
 
     exchange(&mut shard, &mut marker);
     assert!(is_next(&shard));
-    shard.published(1);
+    shard.done_before(record(2));
     exchange(&mut marker, &mut shard);
     assert!(is_next(&marker));
 }
@@ -115,7 +115,7 @@ fn a_file_found_closed_has_the_key_of_the_next_entry() {
     let found = Place { seq: 5, sub: FOUND };
     assert!(node.may_publish(found) && node.floor() == settled.key);
     // Where nothing follows, it gets its own.
-    node.published(7);
+    node.done_before(record(8));
     let (promised, found) = (node.floor(), Place { seq: 7, sub: FOUND });
     assert!(!node.may_publish(found));
     node.append(found, 11, None);
@@ -140,7 +140,7 @@ fn a_peer_that_waits_for_a_floor_is_told_when_it_rises() {
     exchange(&mut marker, &mut shard);
     exchange(&mut shard, &mut marker);
     assert!(is_next(&shard) && shard.ask(1).is_none(), "not yet");
-    shard.published(1);
+    shard.done_before(record(2));
     let told = shard.ask(1).expect("the floor");
     shard.asked(1);
     assert!(shard.ask(1).is_none(), "once");

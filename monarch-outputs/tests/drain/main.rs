@@ -112,6 +112,7 @@ fn start(dir: &Path, faults: &Arc<Faults>, ledger: &Arc<Ledger>, options: Output
         tier: "disk".into(),
         outputs_dir: dir.join("tier/outputs"),
         is_volatile: false,
+        is_left: false,
         through: vec!["*.log".into()],
         flags: 0,
         max_pending: None,
@@ -532,4 +533,47 @@ fn two_agents_do_not_drain_one_directory() {
     let world = World::new();
     let found = recover(&world.attached.staging, |_| ControlFlow::Continue(())).unwrap_err();
     assert!(found.to_string().contains(&format!("process {} drains", std::process::id())), "{found}");
+}
+
+/// The journal has lost its end, and the log has not: as after a loss of power.
+#[test]
+fn numbers_that_the_log_knows_are_not_given_again() {
+    let mut world = World::new();
+    let shim = world.shim();
+    (0..6).for_each(|at| drop(shim.write(&format!("a{at}"), b"old")));
+    world.drained();
+    world.crash();
+    let (state, journal) = (shim.state(), world.attached.staging.join("journal"));
+    let (seq, id) = (state.seq.load(Ordering::Acquire), state.next_id.load(Ordering::Acquire));
+    std::fs::write(&journal, b"").unwrap();
+    let info = world.attached.staging.join("root");
+    let text = std::fs::read_to_string(&info).unwrap();
+    let boot = monarch_outputs::staging::boot_id();
+    assert!(text.contains(&boot), "{text}");
+    std::fs::write(&info, text.replace(&boot, "another-boot")).unwrap();
+    world.restart();
+    let state = shim.state();
+    assert!(state.seq.load(Ordering::Acquire) >= seq && state.next_id.load(Ordering::Acquire) >= id);
+    world.fault(Call::Rename, 0, u64::MAX, Errno::STALE);
+    let shim = world.shim();
+    (0..6).for_each(|at| drop(shim.write(&format!("b{at}"), b"new")));
+    world.faults.clear();
+    world.restart();
+    world.drained();
+    assert!((0..6).all(|at| world.pfs().contains_key(&format!("b{at}"))), "{:?}", world.pfs());
+}
+
+#[test]
+fn a_removal_that_the_pfs_refuses_holds_nothing() {
+    let world = World::new();
+    let shim = world.shim();
+    std::fs::write(world.root().join("others"), "1").unwrap();
+    world.fault(Call::Unlink, 0, 1, Errno::PERM);
+    world.fault(Call::Rename, 0, 1, Errno::IO);
+    shim.write("a", b"1");
+    shim.unlink("others");
+    shim.write("b", b"2");
+    let status = world.drained();
+    assert!(status.notes.iter().any(|note| note.contains("others was removed by the job")), "{status:?}");
+    assert_eq!(world.pfs(), tree(&[("a", "1"), ("b", "2"), ("others", "1")]));
 }

@@ -92,6 +92,7 @@ impl Nodes {
             tier: "disk".into(),
             outputs_dir: self.dir.path().join(format!("tier{number}/outputs")),
             is_volatile: false,
+            is_left: false,
             through: Vec::new(),
             flags: 0,
             max_pending: None,

@@ -65,13 +65,15 @@ impl<'r> Journal<'r> {
         let record = record::write(out, header, op, a, b).ok_or(libc::ENAMETOOLONG)?;
         let tail = state.tail.load(Ordering::Acquire);
         kernel::write_all_at(self.file.0, record, tail)?;
+        // A process that is killed between two of these leaves a gap in the numbers, and no number
+        // twice.
+        state.seq.store(seq, Ordering::Release);
         state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
         state.last_id.store(about.id, Ordering::Relaxed);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
             self.entry.set(seq);
         }
-        state.seq.store(seq, Ordering::Release);
         self.root.map.notify_agent();
         Ok(())
     }
