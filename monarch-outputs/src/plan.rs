@@ -108,10 +108,13 @@ impl Planner {
 
     fn opened(&mut self, record: &Record<'_>) {
         let (head, seq) = (&record.header, record.header.seq);
+        let is_watched = head.flags & flag::UNWATCHED == 0;
         if let Some(file) = self.files.get_mut(&head.id) {
             file.generation += 1;
             file.copy = CopyState::Waiting;
-            file.openers.push(head.pid);
+            if is_watched {
+                file.openers.push(head.pid);
+            }
             self.reopen(head.id, seq);
             return;
         }
@@ -141,7 +144,7 @@ impl Planner {
             is_covered: false,
             in_flight: false,
             was_published: false,
-            openers: vec![head.pid],
+            openers: if is_watched { vec![head.pid] } else { Vec::new() },
             opened_ns: head.time_ns,
             closed_ns: 0,
             owner_changed: false,

@@ -91,6 +91,10 @@ impl PlanState {
             let seq = record.header.seq;
             let is_entry = record.op != Op::Open && seq > planner.last_seq();
             planner.record(record);
+            if is_entry {
+                // The process may have been killed before it said so.
+                staging.state().last_entry.fetch_max(seq, Ordering::AcqRel);
+            }
             if let Some(order) = order.as_mut().filter(|_| is_entry) {
                 order.entry(seq);
             }

@@ -540,7 +540,9 @@ fn two_agents_do_not_drain_one_directory() {
 fn numbers_that_the_log_knows_are_not_given_again() {
     let mut world = World::new();
     let shim = world.shim();
-    (0..6).for_each(|at| drop(shim.write(&format!("a{at}"), b"old")));
+    for at in 0..6 {
+        shim.write(&format!("a{at}"), b"old");
+    }
     world.drained();
     world.crash();
     let (state, journal) = (shim.state(), world.attached.staging.join("journal"));
@@ -556,7 +558,9 @@ fn numbers_that_the_log_knows_are_not_given_again() {
     assert!(state.seq.load(Ordering::Acquire) >= seq && state.next_id.load(Ordering::Acquire) >= id);
     world.fault(Call::Rename, 0, u64::MAX, Errno::STALE);
     let shim = world.shim();
-    (0..6).for_each(|at| drop(shim.write(&format!("b{at}"), b"new")));
+    for at in 0..6 {
+        shim.write(&format!("b{at}"), b"new");
+    }
     world.faults.clear();
     world.restart();
     world.drained();
