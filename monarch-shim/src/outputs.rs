@@ -15,7 +15,8 @@
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create) | staging a new file |
 //! | [`open`](mod@open) | opens |
-//! | [`names`](mod@names) | removing, renaming, making names |
+//! | [`names`](mod@names) | removing, linking, making names |
+//! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing) | merged listings |
@@ -36,6 +37,7 @@ pub mod lookup;
 pub mod names;
 pub mod open;
 pub mod place;
+pub mod rename;
 pub mod roots;
 pub mod stat;
 pub mod tree;
@@ -47,8 +49,8 @@ pub use monarch_abi::outputs::STAGED_MODE;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::Fd;
 use monarch_guest::{errno, user};
-use names::{After, Side};
 use place::Place;
+use rename::{After, Side};
 
 /// Answers a call about a path, if that lies below an output root.
 ///
@@ -434,7 +436,7 @@ unsafe fn rename_below(
                 }
             };
             let (a, b) = (side(a, from_fd, from), side(b, to_fd, to));
-            Some(names::rename(a, b, flags).map(|(answer, then)| {
+            Some(rename::rename(a, b, flags).map(|(answer, then)| {
                 after = then;
                 as_result(answer)
             }))
@@ -443,11 +445,9 @@ unsafe fn rename_below(
     );
     let Some(done) = done else {
         let result = call();
-        if result == 0 {
-            let saved = errno::errno();
-            let _ = names::renamed(&after);
-            errno::set_errno(saved);
-        }
+        let saved = errno::errno();
+        let _ = rename::renamed(after, result == 0);
+        errno::set_errno(saved);
         return result;
     };
     done

@@ -108,12 +108,22 @@ const fn follows(flags: c_int) -> bool {
     flags & libc::AT_SYMLINK_NOFOLLOW == 0
 }
 
-/// Attributes of an open file change: of a copy, on the PFS instead.
+/// Attributes of an open file change: of a copy, on the PFS instead. Of a clean copy, on the PFS
+/// and here.
 pub(super) unsafe fn descriptor(
     fd: c_int,
     next: impl FnOnce() -> c_int,
     on_path: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
+    if let Some(mut path) = outputs::descriptors::published(fd) {
+        let result = path.c_str().map_or(0, |p| on_path(p.as_ptr()));
+        if result == 0 {
+            let saved = errno::errno();
+            let _ = next();
+            errno::set_errno(saved);
+        }
+        return result;
+    }
     let Some(ctx) = ctx::mapped() else {
         foreign_changes::descriptor_changes(fd);
         return next();

@@ -5,6 +5,7 @@ use super::barrier;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::lookup::{Found, lookup};
+use super::names::goes_plainly;
 use super::open::forget_clean;
 use super::place::Place;
 use super::tree::{self, Entry};
@@ -47,7 +48,10 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
     };
     let root = place.root;
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    let journal = Journal::lock(&root)?;
+    let journal = match Journal::lock(&root) {
+        Err(e) if goes_plainly(place, e) => return Ok(Answer::Plain),
+        journal => journal?,
+    };
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }

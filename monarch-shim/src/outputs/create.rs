@@ -105,14 +105,16 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
         return Err(libc::ENOENT);
     }
     let Some(target) = target(place, how, entry)? else { return Ok(Created::Through) };
-    let held = place.root.state().held_errno.load(Ordering::Acquire);
-    if held != 0 {
-        return Err(held as c_int);
-    }
-    if !has_room(&place.root) {
+    admit(place, how, target.as_ref(), None)
+}
+
+/// Stages a file for which there is room; `over`: the pending file that it replaces.
+fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+    refused(&place.root)?;
+    if !has_room(&place.root)? {
         return Ok(Created::Through);
     }
-    let made = stage(place, how, target.as_ref());
+    let made = stage(place, how, target, over);
     if !matches!(made, Ok(Created::Fd(_))) {
         place.root.state().room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
     }
@@ -144,11 +146,20 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Tar
     Ok(Some(Some(Target { mode: st.st_mode & 0o7777, gid: st.st_gid })))
 }
 
+/// The error that creating a file gives, where the PFS refuses what is pending.
+fn refused(root: &Root) -> Result<(), Errno> {
+    match root.state().held_errno.load(Ordering::Acquire) {
+        0 => Ok(()),
+        held => Err(held as c_int),
+    }
+}
+
 /// Takes the first bytes of a file from the room. If there is too little, the creator waits until
-/// what is before it is published, so that a file which then goes through overtakes nothing.
-fn has_room(root: &Root) -> bool {
+/// what is before it is published, so that a file which then goes through overtakes nothing. The
+/// wait ends with an error when the PFS begins to refuse.
+fn has_room(root: &Root) -> Result<bool, Errno> {
     if root.map.take_room(FIRST_RESERVATION) {
-        return true;
+        return Ok(true);
     }
     let state = root.state();
     state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
@@ -157,10 +168,12 @@ fn has_room(root: &Root) -> bool {
         state.room.load(Ordering::Acquire) >= FIRST_RESERVATION
             || !root.map.is_pending()
             || state.closed.load(Ordering::Acquire) != 0
+            || refused(root).is_err()
     });
     let less = |wanted: u64| Some(wanted.saturating_sub(FIRST_RESERVATION));
     let _ = state.wanted_room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
-    root.map.take_room(FIRST_RESERVATION)
+    refused(root)?;
+    Ok(root.map.take_room(FIRST_RESERVATION))
 }
 
 /// A file that is removed again unless it is kept.
@@ -180,7 +193,7 @@ impl Drop for Unfinished {
     }
 }
 
-fn stage(place: &Place, how: Create, target: Option<&Target>) -> Result<Created, Errno> {
+fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     let root = &place.root;
     let (id, part, st) = make_part(place, how, target)?;
     let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
@@ -195,7 +208,8 @@ fn stage(place: &Place, how: Create, target: Option<&Target>) -> Result<Created,
     if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
         return Ok(Created::Through);
     }
-    match enter(place, &file, target.is_some()) {
+    let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
+    match enter(place, &file, flags, over) {
         Ok(true) => {}
         Ok(false) => return Ok(Created::Again),
         Err(_) => return Ok(Created::Through),
@@ -245,27 +259,25 @@ fn make_part(place: &Place, how: Create, target: Option<&Target>) -> Result<(u64
     Err(libc::EEXIST)
 }
 
-/// Enters a new file in overlay and journal; `false` if another process has entered one meanwhile.
-fn enter(place: &Place, file: &Staged, published: bool) -> Result<bool, Errno> {
+/// Enters a new file in journal and overlay, in place of a pending file or of none; `false` if
+/// another process has changed that meanwhile. A process that is killed between record and link
+/// leaves an empty file without writers, which the agent publishes as the record says.
+fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Result<bool, Errno> {
     let root = &place.root;
     let journal = Journal::lock(root)?;
     let before = tree::read(root, place.rel())?;
-    if matches!(before, Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir) {
+    let is_as_seen = match (&before, over) {
+        (Entry::File(now), over) => over.is_some_and(|old| old.id == now.id),
+        (Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,
+        (_, over) => over.is_none(),
+    };
+    if !is_as_seen {
         return Ok(false);
     }
-    let published = published || matches!(before, Entry::Removed);
-    let flags = flag::NEW | if published { flag::PUBLISHED } else { 0 };
-    tree::put(place, &before, &tree::file_text(file))?;
-    let appended = journal.append(Op::Open, About { id: file.id, flags }, place.rel(), &file.name());
-    if let Err(e) = appended {
-        // Nothing has happened then.
-        let _ = match before {
-            Entry::Removed => tree::put(place, &Entry::File(*file), names::WHITEOUT),
-            Entry::Clean(ref clean) => tree::put(place, &Entry::File(*file), &names::clean_text(clean)),
-            _ => tree::take(place, &Entry::File(*file)),
-        };
-        return Err(e);
-    }
+    let flags = flags | if matches!(before, Entry::Removed) { flag::PUBLISHED } else { 0 };
+    let link = tree::prepare(place, &tree::file_text(file))?;
+    journal.append(Op::Open, About { id: file.id, flags }, place.rel(), &file.name())?;
+    link.put(&before)?;
     if let Entry::Clean(clean) = before {
         drop_data(root, &clean.file);
     }
@@ -275,38 +287,14 @@ fn enter(place: &Place, file: &Staged, published: bool) -> Result<bool, Errno> {
 /// Replaces a pending file that is closed, and behind which other entries stand, by a new one of
 /// the same name.
 pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errno> {
-    let root = &place.root;
-    let held = root.state().held_errno.load(Ordering::Acquire);
-    if held != 0 {
-        return Err(held as c_int);
-    }
-    if !has_room(root) {
-        return Ok(Created::Through);
-    }
-    let mut data = root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?;
-    let st = kernel::lstat(data.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    let mut data = place.root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?;
+    let st = match kernel::lstat(data.c_str().ok_or(libc::ENAMETOOLONG)?) {
+        // It was published and dropped a moment ago.
+        Err(libc::ENOENT) => return Ok(Created::Again),
+        st => st?,
+    };
     let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid };
-    let (id, part, st) = make_part(place, how, Some(&target))?;
-    let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
-    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
-    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0o600)?;
-    let data = Unfinished(Some(path));
-    set_owner(&fd, &st)?;
-    kernel::fchmod(fd.0, target.mode | STAGED_MODE)?;
-    {
-        let journal = Journal::lock(root)?;
-        let before = tree::read(root, place.rel())?;
-        if !matches!(&before, Entry::File(file) if file.id == old.id) {
-            return Ok(Created::Again);
-        }
-        journal.append(Op::Open, About { id, flags: flag::NEW | flag::PUBLISHED }, place.rel(), &file.name())?;
-        tree::put(place, &before, &tree::file_text(&file))?;
-    }
-    data.keep();
-    part.keep();
-    descriptors::opened(fd.0);
-    Ok(Created::Fd(fd))
+    admit(place, how, Some(&target), Some(old))
 }
 
 /// Removes a staged file that no entry needs any more.

@@ -5,19 +5,22 @@
 //! file on the device of a staging directory with [`STAGED_MODE`], whose path holds its name.
 
 use super::journal::{About, Journal};
+use super::kernel;
+use super::listing;
 use super::roots::{self, Root};
 use crate::descriptor_path::path_even_if_removed;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::Staged;
-use monarch_abi::outputs::record::Op;
+use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::{DATA, STAGED_MODE};
+use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, process, sys};
 
 /// Descriptors that have a bit. Of files with higher numbers the agent finds out by itself when
-/// they are closed.
+/// they are closed: their records of the open say so ([`watch`]).
 const MAX_MARKED: usize = 4096;
 
 static BITS: [AtomicU64; MAX_MARKED / 64] = [const { AtomicU64::new(0) }; MAX_MARKED / 64];
@@ -39,6 +42,11 @@ pub fn any() -> bool {
 #[inline]
 pub fn may_be_staged(fd: c_int) -> bool {
     any() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// What the record of an open says of its descriptor: whether a record will tell of the close.
+pub fn watch(fd: c_int) -> u16 {
+    if bit(fd).is_some() { 0 } else { flag::UNWATCHED }
 }
 
 /// A staged file was opened for writing.
@@ -173,6 +181,26 @@ pub fn ending() {
             closing.done();
         }
     });
+}
+
+/// The path on the PFS of the published file whose clean copy an open file is. (A file that is open
+/// for writing is not published.)
+#[cold]
+#[inline(never)]
+pub fn published(fd: c_int) -> Option<Absolute> {
+    let saved = errno::errno();
+    let path = ctx::for_outputs().and_then(|ctx| {
+        let (root, file) = staged(&ctx, fd)?;
+        if sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY {
+            return None;
+        }
+        let (rel, true) = listing::find_file(&root, b"", file.id)? else { return None };
+        let mut path = root.on_pfs(rel.get())?;
+        let st = kernel::lstat(path.c_str()?).ok()?;
+        ((st.st_dev, st.st_ino) == (file.dev, file.ino)).then_some(path)
+    });
+    errno::set_errno(saved);
+    path
 }
 
 /// Attributes of a staged file change by a descriptor: the agent has to know if it has published

@@ -138,21 +138,42 @@ pub fn remove_empty(root: &Root, rel: &[u8]) -> bool {
     path.is_some_and(|mut path| path.c_str().is_some_and(|path| kernel::unlink(path, libc::AT_REMOVEDIR).is_ok()))
 }
 
-/// Moves a directory of the overlay to where the directory of the PFS was renamed, and notes where
-/// the staged files below it are now. With the lock held.
+/// Where the overlay has the clean copy with this number, or the pending file, below a directory;
+/// whether it is published.
+pub fn find_file(root: &Root, dir: &[u8], id: u64) -> Option<(PathBuffer, bool)> {
+    let mut found = None;
+    let open = open_dir(root.in_tree(dir)).ok()?;
+    let _ = each(open.0, |name| {
+        let rel = child(dir, name.name)?;
+        match tree::read(root, rel.get())? {
+            Entry::Clean(clean) if clean.file.id == id => found = Some((rel, true)),
+            Entry::File(file) if file.id == id => found = Some((rel, false)),
+            Entry::Directory | Entry::RemovedDir => found = find_file(root, rel.get(), id),
+            _ => {}
+        }
+        // Any error ends the search.
+        if found.is_some() { Err(libc::EEXIST) } else { Ok(()) }
+    });
+    found
+}
+
+/// Notes where the staged files below a directory are that was renamed on the PFS, and moves the
+/// directory of the overlay along. With the lock held.
 pub fn move_directory(journal: &Journal<'_>, from: &Place, to: &Place) -> Result<()> {
     tree::make_parents(&to.root, to.rel())?;
+    // The PFS had no names there any more.
+    remove_empty(&to.root, to.rel());
     let (mut a, mut b) = (from.in_tree()?, to.in_tree()?);
     let (a, b) = (a.c_str().ok_or(libc::ENAMETOOLONG)?, b.c_str().ok_or(libc::ENAMETOOLONG)?);
-    kernel::rename(a, b)?;
-    note_moved(journal, &to.root, from.rel(), to.rel())
+    note_moved(journal, &to.root, from.rel(), to.rel())?;
+    kernel::rename(a, b)
 }
 
 fn note_moved(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -> Result<()> {
-    let dir = open_dir(root.in_tree(to))?;
+    let dir = open_dir(root.in_tree(from))?;
     each(dir.0, |name| {
         let (old, new) = (child(from, name.name)?, child(to, name.name)?);
-        match tree::read(root, new.get())? {
+        match tree::read(root, old.get())? {
             Entry::File(file) => {
                 journal.append(Op::Rename, About { id: file.id, flags: flag::PARENT }, old.get(), new.get())
             }

@@ -1,4 +1,4 @@
-//! Names below an output root that are removed, renamed, linked or made.
+//! Names below an output root that are removed, linked or made.
 
 use super::answer::{Answer, Result};
 use super::barrier;
@@ -7,7 +7,6 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
-use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
@@ -17,12 +16,12 @@ use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 
 /// Whether anything below the root is not as the PFS has it.
-fn is_quiet(root: &Root) -> bool {
+pub(super) fn is_quiet(root: &Root) -> bool {
     root.state().entries.load(Ordering::Acquire) == 0 && !root.map.is_pending()
 }
 
 /// What the overlay says of a name, whose directory is followed.
-fn entry_at(place: &mut Place) -> Result<Entry> {
+pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
     Ok(match lookup(place, false)? {
         Found::Entry(entry) => entry,
         Found::Elsewhere(_) => Entry::Nothing,
@@ -30,29 +29,42 @@ fn entry_at(place: &mut Place) -> Result<Entry> {
 }
 
 /// What the PFS has at a place.
-fn on_pfs(place: &Place) -> core::result::Result<libc::stat64, Errno> {
+pub(super) fn on_pfs(place: &Place) -> core::result::Result<libc::stat64, Errno> {
     let mut path = place.on_pfs()?;
     kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?)
 }
 
 /// Whether the directory of a place may be changed.
-fn may_change_directory(place: &Place) -> Result<()> {
+pub(super) fn may_change_directory(place: &Place) -> Result<()> {
     let mut path = place.parent_on_pfs()?;
     kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::W_OK | libc::X_OK, libc::AT_EACCESS)
 }
 
 /// Whether the PFS has a file at a place by which a staged file was published or is being
 /// published.
-fn is_published(place: &Place, file: &Staged) -> bool {
+pub(super) fn is_published(place: &Place, file: &Staged) -> bool {
     place.root.state().publishing.load(Ordering::Acquire) == file.id || on_pfs(place).is_ok()
 }
 
-fn is_dir(st: &libc::stat64) -> bool {
+pub(super) fn is_dir(st: &libc::stat64) -> bool {
     st.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 
+/// Whether a call that has found no descriptor for the lock of the journal is a plain one: what it
+/// is about is published, once all entries so far are.
+pub(super) fn goes_plainly(place: &mut Place, errno: Errno) -> bool {
+    if !matches!(errno, libc::EMFILE | libc::ENFILE) {
+        return false;
+    }
+    let state = place.root.state();
+    let last = state.last_entry.load(Ordering::Acquire);
+    let is_published = |_: &Root| state.published.load(Ordering::Acquire) >= last;
+    barrier::wait_until(&place.root, |root| is_published(root) || state.held_errno.load(Ordering::Acquire) != 0);
+    is_published(&place.root) && entry_at(place).is_ok_and(|entry| !entry.is_pending())
+}
+
 /// How often a call looks again when other processes change the name meanwhile.
-const MAX_TRIES: usize = 100;
+pub(super) const MAX_TRIES: usize = 100;
 
 /// What is known about a name before the lock is taken: no call of the PFS is made under it.
 struct Removal {
@@ -106,8 +118,11 @@ pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
         if !known.waits && matches!(entry, Entry::Nothing) {
             return Ok(Answer::Plain);
         }
-        if let Some(answer) = remove(place, &entry, &known)? {
-            return Ok(answer);
+        match remove(place, &entry, &known) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            Err(e) if goes_plainly(place, e) => return Ok(Answer::Plain),
+            Err(e) => return Err(e),
         }
     }
     Ok(Answer::Plain)
@@ -127,11 +142,15 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     };
     // The agent says under the lock what it is about to publish, and until it is there.
     let published = known.published || matches!(entry, Entry::File(file) if is_published(place, file));
+    let whiteout = if known.waits && published { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };
         journal.append(Op::Unlink, About { id, flags }, place.rel(), b"")?;
     }
-    if known.waits && published { tree::put(place, entry, names::WHITEOUT) } else { tree::take(place, entry) }?;
+    match whiteout {
+        Some(link) => link.put(entry)?,
+        None => tree::take(place, entry)?,
+    }
     if let Some(file) = data {
         drop_data(root, &file);
     }
@@ -232,11 +251,14 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
         Entry::Nothing | Entry::Directory | Entry::Removed => {}
         _ => return Err(libc::EEXIST),
     }
-    listing::remove_empty(&root, place.rel());
+    if !listing::remove_empty(&root, place.rel()) {
+        return Err(libc::EEXIST);
+    }
     let mut text = monarch_abi::mem::PathBuffer::front();
     text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
+    let link = tree::prepare(place, text.get())?;
     journal.append(Op::Symlink, About::default(), place.rel(), target.to_bytes())?;
-    tree::put(place, &entry, text.get())?;
+    link.put(&entry)?;
     Ok(Answer::Done(()))
 }
 
@@ -255,159 +277,6 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
         Found::Entry(Entry::Directory) => listing::below(&found)?.has_pending_names,
         _ => false,
     })
-}
-
-/// What is to be done after a plain rename.
-pub enum After {
-    /// Nothing.
-    Nothing,
-    /// The overlay moves along.
-    Move(Place, Place),
-    /// The name is not Monarch's any more.
-    Forget(Place),
-}
-
-/// One of the two names of a rename.
-pub enum Side {
-    /// Below an output root.
-    Place(Place),
-    /// Elsewhere, on this device if that is known.
-    Outside(Option<u64>),
-}
-
-/// rename(2), with the flags of renameat2(2).
-pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
-    let (mut from, mut to) = match (from, to) {
-        (Side::Outside(_), Side::Outside(_)) => return Ok((Answer::Plain, After::Nothing)),
-        (Side::Place(one), Side::Outside(dev)) | (Side::Outside(dev), Side::Place(one)) => {
-            return across(one, dev);
-        }
-        (Side::Place(from), Side::Place(to)) => (from, to),
-    };
-    if from.root.staging() != to.root.staging() {
-        leave(&from.root);
-        leave(&to.root);
-        return Ok((Answer::Plain, After::Forget(from)));
-    }
-    let root = from.root;
-    if is_quiet(&root) {
-        return Ok((Answer::Plain, After::Nothing));
-    }
-    let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
-    (from.is_dir_path, to.is_dir_path) = (false, false);
-    let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
-    match &source {
-        Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
-        Entry::File(_) if is_dir_path || to_is_dir_path => return Err(libc::ENOTDIR),
-        Entry::File(_) if flags & libc::RENAME_EXCHANGE == 0 => {
-            let noreplace = flags & libc::RENAME_NOREPLACE != 0;
-            if rename_pending(&mut from, &mut to, noreplace)? {
-                return Ok((Answer::Done(()), After::Nothing));
-            }
-        }
-        _ => {}
-    }
-    let through = is_through(&root, from.name());
-    let is_plain =
-        matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
-    if !(through && is_plain) {
-        leave(&root);
-    }
-    Ok((Answer::Plain, After::Move(from, to)))
-}
-
-/// A rename over the edge of an output root. To or from another device there is none: the call does
-/// not wait.
-fn across(mut one: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> {
-    if outside.is_some_and(|dev| dev != one.root.output.dev.load(Ordering::Relaxed)) {
-        let is_pending = matches!(entry_at(&mut one)?, Entry::File(_) | Entry::Symlink(_));
-        return if is_pending { Err(libc::EXDEV) } else { Ok((Answer::Plain, After::Nothing)) };
-    }
-    leave(&one.root);
-    Ok((Answer::Plain, After::Forget(one)))
-}
-
-/// Waits for what is pending, before a plain call that must not overtake it.
-fn leave(root: &Root) {
-    if root.map.is_pending() {
-        barrier::wait_for_all(root);
-    }
-}
-
-/// Renames a pending file; `false` if it is none any more.
-fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
-    let root = from.root;
-    if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
-        to.follow_parent()?;
-    }
-    let there = match on_pfs(to) {
-        Ok(st) => Some(st),
-        Err(libc::ENOENT) => None,
-        Err(e) => return Err(e),
-    };
-    may_change_directory(to)?;
-    may_change_directory(from)?;
-    let was_published = on_pfs(from).is_ok();
-    let journal = Journal::lock(&root)?;
-    let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
-    let replaced = tree::read(&root, to.rel())?;
-    let is_there = match &replaced {
-        Entry::Nothing | Entry::Directory | Entry::Clean(_) => there.is_some(),
-        Entry::Removed | Entry::RemovedDir => false,
-        Entry::File(_) | Entry::Symlink(_) => true,
-    };
-    if noreplace && is_there {
-        return Err(libc::EEXIST);
-    }
-    if matches!(replaced, Entry::RemovedDir) {
-        return Ok(false);
-    }
-    // (Looked at again: the agent may just have removed the directory that was there.)
-    if there.is_some_and(|st| is_dir(&st))
-        && !matches!(replaced, Entry::Removed)
-        && on_pfs(to).is_ok_and(|st| is_dir(&st))
-    {
-        return Err(libc::EISDIR);
-    }
-    if from.rel() == to.rel() {
-        return Ok(true);
-    }
-    if matches!(replaced, Entry::Directory) && !listing::remove_empty(&root, to.rel()) {
-        return Ok(false);
-    }
-    let was_published = was_published || is_published(from, &file);
-    let flags = if was_published { flag::PUBLISHED } else { 0 };
-    journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
-    tree::move_to(from, to, &replaced)?;
-    if was_published {
-        tree::put(from, &Entry::Nothing, names::WHITEOUT)?;
-    }
-    match replaced {
-        Entry::Clean(clean) => drop_data(&root, &clean.file),
-        // It has no name any more, and is not published. (One that is closed keeps its turn.)
-        Entry::File(old) if is_written(&root, &old) => drop_data(&root, &old),
-        _ => {}
-    }
-    Ok(true)
-}
-
-/// After a plain rename that has succeeded: clean copies below move along, those that were replaced
-/// are dropped.
-pub fn renamed(after: &After) -> Result<()> {
-    match after {
-        After::Nothing => Ok(()),
-        After::Forget(place) => super::open::forget_clean(place),
-        After::Move(from, to) => {
-            super::open::forget_clean(to)?;
-            let journal = Journal::lock(&from.root)?;
-            match tree::read(&from.root, from.rel())? {
-                Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing),
-                // Files that are open in a directory that was renamed keep their places by number.
-                Entry::Directory => listing::move_directory(&journal, from, to),
-                _ => Ok(()),
-            }
-        }
-    }
 }
 
 /// Before link(2) of what lies at a place: waits until it is published. A file that a process has

@@ -15,7 +15,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
-use monarch_guest::sys::Fd;
+use monarch_guest::sys::{self, Fd};
 
 /// How often an open looks again when other processes change the name meanwhile.
 const MAX_TRIES: usize = 100;
@@ -102,13 +102,22 @@ fn is_left_over(place: &Place) -> Result<bool> {
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
 fn through(place: &Place) -> Result<Answer<Fd>> {
     barrier::wait_for_all(&place.root);
+    let _ = forget_clean(place);
     Ok(Answer::Plain)
 }
 
-/// Opens a staged file.
+/// Opens a staged file. `O_NONBLOCK` is set afterwards: with it an open fails while the agent holds
+/// a lease for its copy.
 fn open_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags & !NOT_PASSED_ON, 0)
+    let open_flags = flags & !NOT_PASSED_ON & !libc::O_NONBLOCK;
+    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, open_flags, 0)?;
+    if flags & libc::O_NONBLOCK != 0
+        && let Some(now) = sys::fcntl(fd.0, libc::F_GETFL, 0)
+    {
+        let _ = sys::fcntl(fd.0, libc::F_SETFL, now | libc::O_NONBLOCK);
+    }
+    Ok(fd)
 }
 
 /// Whether some process has a staged file open for writing.
@@ -116,19 +125,17 @@ pub fn is_written(root: &Root, file: &Staged) -> bool {
     open_data(root, file, libc::O_RDONLY | libc::O_CLOEXEC).is_ok_and(|fd| kernel::has_writer(fd.0))
 }
 
-/// Opens a clean copy, if the published file is unchanged.
+/// Opens a clean copy, if the published file is unchanged: as an open does it on the PFS, past the
+/// attributes that this node remembers.
 fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
     if flags & (libc::O_DIRECT | libc::O_PATH | libc::O_DIRECTORY) != 0 {
         return None;
     }
     let mut path = place.on_pfs().ok()?;
-    let st = kernel::lstat(path.c_str()?).ok()?;
-    let ns = |s: i64, ns: i64| s.wrapping_mul(1_000_000_000).wrapping_add(ns);
-    let is_same = st.st_ino == clean.file.ino
-        && st.st_size as u64 == clean.size
-        && ns(st.st_mtime, st.st_mtime_nsec) == clean.mtime_ns
-        && ns(st.st_ctime, st.st_ctime_nsec) == clean.ctime_ns;
-    if !is_same {
+    // SAFETY: a C string.
+    let now = unsafe { sys::identity(libc::AT_FDCWD, path.c_str()?.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) }.ok()?;
+    let then = (clean.file.ino, clean.size, clean.mtime_ns, clean.ctime_ns);
+    if (now.ino, now.size, now.mtime_ns, now.ctime_ns) != then {
         let _ = forget_clean(place);
         return None;
     }
@@ -148,14 +155,22 @@ pub fn forget_clean(place: &Place) -> Result<()> {
 
 /// Opens a pending file again for writing; `None` if it is no longer that.
 fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
+    let fd = hold(place, file, flags)?;
+    fd.iter().for_each(|fd| descriptors::opened(fd.0));
+    Ok(fd)
+}
+
+/// Opens a pending file for writing; `None` if it is no longer that. The caller appends the record
+/// of the close.
+pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
     let root = &place.root;
     let journal = Journal::lock(root)?;
     if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(None);
     }
     let fd = open_data(root, file, flags)?;
-    journal.append(Op::Open, About { id: file.id, flags: 0 }, place.rel(), &file.name())?;
-    descriptors::opened(fd.0);
+    let about = About { id: file.id, flags: descriptors::watch(fd.0) };
+    journal.append(Op::Open, about, place.rel(), &file.name())?;
     Ok(Some(fd))
 }
 
@@ -175,7 +190,7 @@ fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
         return Ok(Created::Again);
     }
     let fd = open_data(root, file, how.flags)?;
-    let about = About { id: file.id, flags: flag::TRUNCATED };
+    let about = About { id: file.id, flags: flag::TRUNCATED | descriptors::watch(fd.0) };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     kernel::truncate(fd.0, 0)?;
     descriptors::opened(fd.0);

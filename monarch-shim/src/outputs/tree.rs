@@ -109,28 +109,43 @@ fn count(root: &Root, before: &Entry, is_there: bool, is_pending: bool) {
     change(&root.state().entries, before.is_there(), is_there);
 }
 
-/// Puts a link with this text at a place where the overlay has `before`. With the lock held.
-pub fn put(place: &Place, before: &Entry, text: &[u8]) -> Result<(), Errno> {
+/// A link that lies beside the overlay, ready to be put there.
+pub struct NewLink<'p> {
+    place: &'p Place,
+    beside: Absolute,
+    is_pending: bool,
+}
+
+/// Makes a link with this text for a place. With the lock held: before the record, so that the
+/// record is not appended when the tier has no space for the link.
+pub fn prepare<'p>(place: &'p Place, text: &[u8]) -> Result<NewLink<'p>, Errno> {
     let root = &place.root;
     make_parents(root, place.rel())?;
     let mut link = PathBuffer::front();
     link.append(text).ok_or(libc::ENAMETOOLONG)?;
     let link = link.c_str().ok_or(libc::ENAMETOOLONG)?;
-    let mut path = place.in_tree()?;
-    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
-    // Before the link: a process that sees the counter finds nothing yet at most.
-    let is_pending = !text.starts_with(b"C");
-    if !before.is_there() {
-        kernel::symlink(link, path)?;
-    } else {
-        let mut beside = Absolute::join(root.staging(), b"link").ok_or(libc::ENAMETOOLONG)?;
-        let beside = beside.c_str().ok_or(libc::ENAMETOOLONG)?;
-        let _ = kernel::unlink(beside, 0);
-        kernel::symlink(link, beside)?;
-        kernel::rename(beside, path)?;
+    let mut beside = Absolute::join(root.staging(), b"link").ok_or(libc::ENAMETOOLONG)?;
+    let path = beside.c_str().ok_or(libc::ENAMETOOLONG)?;
+    match kernel::symlink(link, path) {
+        // A process was killed before it put its link there.
+        Err(libc::EEXIST) => {
+            kernel::unlink(path, 0)?;
+            kernel::symlink(link, path)?;
+        }
+        made => made?,
     }
-    count(root, before, true, is_pending);
-    Ok(())
+    Ok(NewLink { place, beside, is_pending: !text.starts_with(b"C") })
+}
+
+impl NewLink<'_> {
+    /// Puts it at its place, where the overlay has `before`. With the lock held: after the record.
+    pub fn put(mut self, before: &Entry) -> Result<(), Errno> {
+        let mut path = self.place.in_tree()?;
+        let beside = self.beside.c_str().ok_or(libc::ENAMETOOLONG)?;
+        kernel::rename(beside, path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+        count(&self.place.root, before, true, self.is_pending);
+        Ok(())
+    }
 }
 
 /// Takes the link at a place away. With the lock held.

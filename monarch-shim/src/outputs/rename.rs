@@ -1,0 +1,282 @@
+//! Renames below an output root, and over its edge.
+
+use super::answer::{Answer, Result};
+use super::barrier;
+use super::create::{drop_data, is_through};
+use super::journal::{About, Journal};
+use super::listing;
+use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs};
+use super::open::{forget_clean, hold, is_written};
+use super::place::Place;
+use super::roots::Root;
+use super::tree::{self, Entry};
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::names::{self, Staged};
+use monarch_abi::outputs::record::{Op, flag};
+use monarch_guest::sys::Fd;
+
+/// What is to be done after a plain rename.
+pub enum After {
+    /// Nothing.
+    Nothing,
+    /// The overlay moves along.
+    Move(Place, Target),
+    /// The first name is not Monarch's any more, and something else has the second one.
+    Cross(Option<Place>, Option<Target>),
+}
+
+/// The name that a plain rename gives.
+pub struct Target {
+    place: Place,
+    /// The staged file that had the name before, if it was open.
+    held: Option<Held>,
+}
+
+/// A staged file that loses its name to a plain rename. While the descriptor is open, the agent
+/// finds a writer and does not publish the file.
+struct Held {
+    file: Staged,
+    fd: Option<Fd>,
+}
+
+/// One of the two names of a rename.
+pub enum Side {
+    /// Below an output root.
+    Place(Place),
+    /// Elsewhere, on this device if that is known.
+    Outside(Option<u64>),
+}
+
+/// rename(2), with the flags of renameat2(2).
+pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
+    let (mut from, mut to) = match (from, to) {
+        (Side::Outside(_), Side::Outside(_)) => return Ok((Answer::Plain, After::Nothing)),
+        (Side::Place(from), Side::Outside(dev)) => return leaves(from, dev),
+        (Side::Outside(dev), Side::Place(to)) => return arrives(to, dev, flags),
+        (Side::Place(from), Side::Place(to)) => (from, to),
+    };
+    if from.root.staging() != to.root.staging() {
+        leave(&to.root);
+        let (_, after) = leaves(from, None)?;
+        let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
+        entry_at(&mut to)?;
+        return Ok((Answer::Plain, After::Cross(from, Some(Target::new(to, flags, None)?))));
+    }
+    let root = from.root;
+    if is_quiet(&root) {
+        return Ok((Answer::Plain, After::Nothing));
+    }
+    let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
+    (from.is_dir_path, to.is_dir_path) = (false, false);
+    let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
+    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
+    match &source {
+        Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+        Entry::File(_) if is_dir_path || to_is_dir_path => return Err(libc::ENOTDIR),
+        Entry::File(_) if !exchanges => {
+            let noreplace = flags & libc::RENAME_NOREPLACE != 0;
+            match rename_pending(&mut from, &mut to, noreplace) {
+                Ok(true) => return Ok((Answer::Done(()), After::Nothing)),
+                Ok(false) => {}
+                Err(e) if goes_plainly(&mut from, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        _ => {}
+    }
+    let through = is_through(&root, from.name());
+    let is_plain =
+        matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
+    if !(through && is_plain) {
+        leave(&root);
+    }
+    let is_file = |place: &Place| matches!(tree::read(&root, place.rel()), Ok(Entry::File(_)));
+    if exchanges && (is_file(&from) || is_file(&to)) {
+        return Err(libc::EINVAL);
+    }
+    let target = Target::new(to, flags, Some(&from))?;
+    Ok((Answer::Plain, After::Move(from, target)))
+}
+
+/// Whether a rename leads to or from another device than that of the output root: there is none
+/// then, and the call does not wait.
+fn is_other_device(root: &Root, outside: Option<u64>) -> bool {
+    outside.is_some_and(|dev| dev != root.output.dev.load(Ordering::Relaxed))
+}
+
+/// A rename out of an output root. A file that a process has open for writing is not published, and
+/// cannot go: EXDEV, as to another file system.
+fn leaves(mut from: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> {
+    let is_other = is_other_device(&from.root, outside);
+    if !is_other {
+        leave(&from.root);
+    }
+    let is_pending = matches!(entry_at(&mut from)?, Entry::File(_) | Entry::Symlink(_));
+    if is_pending {
+        return Err(libc::EXDEV);
+    }
+    Ok((Answer::Plain, if is_other { After::Nothing } else { After::Cross(Some(from), None) }))
+}
+
+/// A rename into an output root.
+fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()>, After)> {
+    if is_other_device(&to.root, outside) {
+        return Ok((Answer::Plain, After::Nothing));
+    }
+    leave(&to.root);
+    entry_at(&mut to)?;
+    Ok((Answer::Plain, After::Cross(None, Some(Target::new(to, flags, None)?))))
+}
+
+impl Target {
+    /// A name that a plain rename is about to give. `from`: the other name, if it lies below the
+    /// same root. What a process has open under the name is not published meanwhile.
+    fn new(place: Place, flags: u32, from: Option<&Place>) -> Result<Self> {
+        let root = place.root;
+        for _ in 0..MAX_TRIES {
+            let Entry::File(file) = tree::read(&root, place.rel())? else { break };
+            // (What is wrong with the first name, the kernel says.)
+            let source = from.map_or(Ok(None), |from| on_pfs(from).map(Some));
+            match source {
+                Ok(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
+                Ok(Some(st)) if is_dir(&st) => return Err(libc::ENOTDIR),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+            let fd = match hold(&place, &file, libc::O_WRONLY | libc::O_CLOEXEC) {
+                Ok(Some(fd)) => Some(fd),
+                // It is another one by now.
+                Ok(None) | Err(libc::ENOENT) => continue,
+                Err(_) => None,
+            };
+            // A publication that was begun before is waited for.
+            let state = root.state();
+            leave(&root);
+            barrier::wait_until(&root, |_| state.publishing.load(Ordering::Acquire) != file.id);
+            return Ok(Self { place, held: Some(Held { file, fd }) });
+        }
+        Ok(Self { place, held: None })
+    }
+
+    /// After the rename. What had the name before is lost, as on the PFS. Without its data the
+    /// agent forgets it, and removes nothing on the PFS: a record of its removal would have the
+    /// agent remove the name. A rename that has failed leaves all as it was.
+    fn end(&mut self, is_done: bool) -> Result<()> {
+        let Self { place, held } = self;
+        let held = held.take();
+        if !is_done && held.is_none() {
+            return Ok(());
+        }
+        let root = &place.root;
+        let journal = Journal::lock(root)?;
+        let entry = tree::read(root, place.rel())?;
+        let lost = match (&entry, &held) {
+            (Entry::Clean(clean), _) if is_done => Some(clean.file),
+            (Entry::File(file), Some(held)) if is_done && file.id == held.file.id => Some(*file),
+            _ => None,
+        };
+        if let Some(file) = lost {
+            drop_data(root, &file);
+            tree::take(place, &entry)?;
+        }
+        if let Some(Held { file, fd: Some(fd) }) = held {
+            drop(fd);
+            journal.append(Op::Close, About { id: file.id, flags: 0 }, b"", b"")?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for what is pending, before a plain call that must not overtake it.
+fn leave(root: &Root) {
+    if root.map.is_pending() {
+        barrier::wait_for_all(root);
+    }
+}
+
+/// Renames a pending file; `false` if it is none any more.
+fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
+    let root = from.root;
+    if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
+        to.follow_parent()?;
+    }
+    let there = match on_pfs(to) {
+        Ok(st) => Some(st),
+        Err(libc::ENOENT) => None,
+        Err(e) => return Err(e),
+    };
+    may_change_directory(to)?;
+    may_change_directory(from)?;
+    let was_published = on_pfs(from).is_ok();
+    let journal = Journal::lock(&root)?;
+    let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
+    let replaced = tree::read(&root, to.rel())?;
+    let is_there = match &replaced {
+        Entry::Nothing | Entry::Directory | Entry::Clean(_) => there.is_some(),
+        Entry::Removed | Entry::RemovedDir => false,
+        Entry::File(_) | Entry::Symlink(_) => true,
+    };
+    if noreplace && is_there {
+        return Err(libc::EEXIST);
+    }
+    if matches!(replaced, Entry::RemovedDir) {
+        return Ok(false);
+    }
+    // (Looked at again: the agent may just have removed the directory that was there.)
+    if there.is_some_and(|st| is_dir(&st))
+        && !matches!(replaced, Entry::Removed)
+        && on_pfs(to).is_ok_and(|st| is_dir(&st))
+    {
+        return Err(libc::EISDIR);
+    }
+    if from.rel() == to.rel() {
+        return Ok(true);
+    }
+    if matches!(replaced, Entry::Directory) && !listing::remove_empty(&root, to.rel()) {
+        return Ok(false);
+    }
+    let was_published = was_published || is_published(from, &file);
+    let flags = if was_published { flag::PUBLISHED } else { 0 };
+    tree::make_parents(&root, to.rel())?;
+    let whiteout = if was_published { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
+    journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
+    tree::move_to(from, to, &replaced)?;
+    if let Some(link) = whiteout {
+        link.put(&Entry::Nothing)?;
+    }
+    match replaced {
+        Entry::Clean(clean) => drop_data(&root, &clean.file),
+        // It has no name any more, and is not published. (One that is closed keeps its turn.)
+        Entry::File(old) if is_written(&root, &old) => drop_data(&root, &old),
+        _ => {}
+    }
+    Ok(true)
+}
+
+/// After a plain rename: clean copies below move along, what was replaced is dropped.
+pub fn renamed(after: After, is_done: bool) -> Result<()> {
+    match after {
+        After::Nothing => Ok(()),
+        After::Cross(from, mut to) => {
+            let ended = to.as_mut().map_or(Ok(()), |to| to.end(is_done));
+            if let (true, Some(from)) = (is_done, from) {
+                forget_clean(&from)?;
+            }
+            ended
+        }
+        After::Move(from, mut target) => {
+            target.end(is_done)?;
+            if !is_done {
+                return Ok(());
+            }
+            let to = &target.place;
+            let journal = Journal::lock(&from.root)?;
+            match tree::read(&from.root, from.rel())? {
+                Entry::Clean(_) => tree::move_to(&from, to, &Entry::Nothing),
+                // Files that are open in a directory that was renamed keep their places by number.
+                Entry::Directory => listing::move_directory(&journal, &from, to),
+                _ => Ok(()),
+            }
+        }
+    }
+}
