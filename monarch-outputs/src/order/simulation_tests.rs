@@ -147,7 +147,7 @@ impl World {
 
     /// The process of the node begins a call, or its call returns.
     fn run_process(&mut self, id: usize) {
-        let (is_chaos, now_ns, step) = (self.is_chaos(), self.now_ns(), self.step);
+        let (is_chaos, step) = (self.is_chaos(), self.step);
         let returned: Vec<usize> = self.nodes.iter().map(|node| node.returned).collect();
         let node = &mut self.nodes[id];
         if node.returned < node.journal.len() {
