@@ -134,13 +134,7 @@ impl Drain {
     /// Sleeps until a record comes, a copy ends, or something is due. `seen`: the counter of
     /// records before the last turn.
     pub fn sleep(&self, seen: u32) {
-        let (state, pause) = (self.state(), self.pause());
-        state.sleepers.fetch_add(1, Ordering::SeqCst);
-        if state.appended.load(Ordering::SeqCst) == seen {
-            let timeout = [pause.as_secs() as i64, i64::from(pause.subsec_nanos())];
-            monarch_abi::sys::futex_wait(&state.appended, seen, Some(timeout));
-        }
-        state.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.staging.sleep(seen, self.pause());
     }
 
     /// Everything that was found closed is tried at once.

@@ -29,7 +29,7 @@ const MEET_EVERY: Duration = Duration::from_secs(1);
 const IDLE_TIME: Duration = Duration::from_secs(10);
 /// Stack of such a thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
-/// How long a node is silent before people are told.
+/// How long a node is silent before the status says so.
 const TELL_AFTER: Duration = Duration::from_secs(3);
 
 /// What the keeper tells others: for which nodes the first entry waits.
@@ -119,12 +119,7 @@ impl OrderKeeper {
             if is_stopping.load(Ordering::Acquire) {
                 break;
             }
-            state.sleepers.fetch_add(1, Ordering::SeqCst);
-            if state.appended.load(Ordering::SeqCst) == seen {
-                let timeout = [pause.as_secs() as i64, i64::from(pause.subsec_nanos())];
-                monarch_abi::sys::futex_wait(&state.appended, seen, Some(timeout));
-            }
-            state.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.plan.staging().sleep(seen, pause);
         }
     }
 

@@ -15,7 +15,7 @@ use monarch_storage::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,8 @@ pub struct AttachedRoot {
 struct Root {
     attached: AttachedRoot,
     drain: RootDrain,
+    /// Whether no job of this agent has used it yet.
+    is_left: AtomicBool,
 }
 
 /// The output roots of an agent.
@@ -147,7 +149,12 @@ impl Outputs {
                 if !spec.is_left {
                     root.drain.staging().set_policy(&spec.through, self.flags(spec));
                     root.drain.set_max_pending(spec.max_pending);
+                    root.is_left.store(false, Ordering::Release);
                 }
+                return Ok(root.attached.clone());
+            }
+            // A job of this agent stages in another tier: all of them share one order.
+            if !root.is_left.load(Ordering::Acquire) {
                 return Ok(root.attached.clone());
             }
             let status = root.drain.status();
@@ -187,7 +194,10 @@ impl Outputs {
             peers: self.options.peers.clone(),
         };
         let drain = RootDrain::start(staging, target, &options)?;
-        roots.insert(spec.root.clone(), Arc::new(Root { attached: attached.clone(), drain }));
+        roots.insert(
+            spec.root.clone(),
+            Arc::new(Root { attached: attached.clone(), drain, is_left: AtomicBool::new(spec.is_left) }),
+        );
         Ok(attached)
     }
 

@@ -293,6 +293,18 @@ impl StagingDir {
         Tree::new(&self.dir, &self.tree, self.map.state)
     }
 
+    /// Sleeps until a record is appended or the time is over. `seen`: the counter of records before
+    /// the caller looked for work.
+    pub fn sleep(&self, seen: u32, time: std::time::Duration) {
+        let state = self.state();
+        state.sleepers.fetch_add(1, Ordering::SeqCst);
+        if state.appended.load(Ordering::SeqCst) == seen {
+            let timeout = [time.as_secs() as i64, i64::from(time.subsec_nanos())];
+            monarch_abi::sys::futex_wait(&state.appended, seen, Some(timeout));
+        }
+        state.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Takes the lock of the journal.
     ///
     /// # Errors

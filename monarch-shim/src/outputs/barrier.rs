@@ -3,12 +3,16 @@
 use super::roots::Root;
 use core::sync::atomic::Ordering;
 use monarch_abi::demand;
+use monarch_abi::outputs::state::flag;
 use monarch_abi::sys::futex_wait;
 use monarch_guest::sys::coarse_ms;
 
 /// How long a process waits for an agent that has died: `monarch run` starts another one within a
 /// second, unless it was killed, too.
 const DEAD_AGENT_TIMEOUT_MS: u64 = 60_000;
+/// How long a call waits for its place in the order of the nodes: several times as long as the
+/// agent waits for nodes that are silent.
+const ORDER_TIMEOUT_MS: u64 = 10_000;
 /// How long a process sleeps at a time.
 const SLEEP_S: i64 = 1;
 
@@ -31,10 +35,12 @@ pub fn wait_up_to(root: &Root, seq: u64) -> bool {
 }
 
 /// Waits until entries up to a number have their place in the order of the nodes. The agent gives
-/// up nodes that do not answer; without an agent there is nobody to ask.
+/// up nodes that do not answer. A call does not wait for an agent that has died, that keeps no
+/// order any more, or that cannot.
 pub fn wait_for_order(root: &Root, seq: u64) {
-    let state = root.state();
-    while demand::agent_up(root.ctx.map.ctl) {
+    let (state, began) = (root.state(), coarse_ms());
+    let keeps_order = || state.flags.load(Ordering::Acquire) & flag::NODES_ORDER != 0;
+    while demand::agent_up(root.ctx.map.ctl) && keeps_order() && coarse_ms().saturating_sub(began) < ORDER_TIMEOUT_MS {
         let seen = state.done.load(Ordering::Acquire);
         if state.keyed.load(Ordering::Acquire) >= seq {
             return;
