@@ -9,6 +9,8 @@ use crate::private_dir;
 use crate::snapshot::{OutputStatus, PendingEntry, PendingState};
 use monarch_abi::outputs::names::Link;
 use monarch_abi::outputs::{DATA, OUTPUTS, REMOVED_DIR, TREE};
+use monarch_outputs::errors::OutputsError;
+use monarch_outputs::retire::retire;
 use monarch_outputs::status::MAX_NAMED_ENTRIES;
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -57,8 +59,7 @@ pub fn read(tier: &Path) -> io::Result<Vec<OutputStatus>> {
     let mut found = Vec::new();
     for dir in dirs {
         let staging = dir?.path();
-        let root = std::fs::read(staging.join(ROOT)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        if let Some(root) = root {
+        if let Some(root) = read_root(&staging) {
             found.push(status(staging, &root)?);
         }
     }
@@ -87,18 +88,28 @@ pub fn read_configured(configured: &Path) -> io::Result<Vec<OutputStatus>> {
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Removes the staging directories of a tier in which nothing is pending. No agent drains them.
+/// Removes the staging directories of a tier in which nothing is pending, and which no agent
+/// drains.
 ///
 /// # Errors
 /// When one cannot be read or removed.
 pub fn remove_published(tier: &Path) -> io::Result<()> {
     for left in read(tier)?.into_iter().filter(|left| !left.is_pending()) {
-        std::fs::remove_dir_all(&left.staging)?;
+        let is_pending = || {
+            let root = read_root(&left.staging);
+            let now = root.map_or_else(|| Ok(left.clone()), |root| status(left.staging.clone(), &root));
+            now.map(|now| now.is_pending()).map_err(OutputsError::io("read", &left.staging))
+        };
+        retire(&left.staging, is_pending).map_err(io::Error::other)?;
     }
     match std::fs::remove_dir(tier.join(OUTPUTS)) {
         Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Err(e),
         _ => Ok(()),
     }
+}
+
+fn read_root(staging: &Path) -> Option<LeftRoot> {
+    std::fs::read(staging.join(ROOT)).ok().and_then(|text| serde_json::from_slice(&text).ok())
 }
 
 fn status(staging: PathBuf, root: &LeftRoot) -> io::Result<OutputStatus> {

@@ -4,11 +4,12 @@
 use crate::plan::{CopyState, Entry, Planner};
 use crate::staging::RootInfo;
 use crate::status::{MAX_NAMED_ENTRIES, OutputStatus, PendingEntry, PendingState};
+use crate::sys::now_ns;
 use crate::target::OutputTarget;
 use monarch_abi::outputs::PENDING_PREFIX;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Notes that are kept.
 const MAX_NOTES: usize = 50;
@@ -16,12 +17,6 @@ const MAX_NOTES: usize = 50;
 pub const MARKER_AFTER: Duration = Duration::from_secs(1);
 /// How often the file is written again.
 const MARKER_EVERY: Duration = Duration::from_secs(10);
-
-/// Nanoseconds since 1970.
-#[must_use]
-pub fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
-}
 
 /// Entries as they were when the drain looked last; ages are computed when they are asked for.
 #[derive(Clone, Debug, Default)]

@@ -8,12 +8,14 @@ use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
 use crate::shared_plan::SharedPlan;
+use crate::snapshot::Snapshot;
 use crate::staging::StagingDir;
 use crate::status::OutputStatus;
 use crate::troubles::{Retry, Troubles, sentence};
 use monarch_abi::outputs::state::State;
+use rustix::io::Errno;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,7 +34,10 @@ const IDLE_BEFORE_TRUNCATION: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct DrainView {
     backlog: Mutex<Backlog>,
-    open: Mutex<HashSet<u64>>,
+    /// Whether the PFS refuses something, and that does not pass by itself.
+    pub is_refused: AtomicBool,
+    /// Snapshots of open files that wait for their names.
+    pub snapshots: Mutex<Vec<Snapshot>>,
     /// The last request to look at all open files.
     pub look_wanted: AtomicU64,
     /// The last one after which the drain found nothing more to do.
@@ -43,12 +48,6 @@ impl DrainView {
     /// The backlog.
     pub fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Staged files that are open.
-    #[must_use]
-    pub fn open(&self) -> HashSet<u64> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -117,6 +116,7 @@ impl Drain {
         did |= self.take_copies();
         did |= self.hand_out_copies();
         did |= self.publish();
+        did |= self.publish_snapshots();
         did |= self.clean_up();
         self.tell(did);
         did
@@ -221,6 +221,7 @@ impl Drain {
     }
 
     fn copy_failed(&mut self, id: u64, generation: u64, failure: &Failure) {
+        self.look_at_root(failure);
         let retry = self.troubles.copies.entry(id).or_default();
         let is_first = retry.errno != Some(failure.errno);
         retry.generation = generation;
@@ -252,6 +253,7 @@ impl Drain {
             if let Some(dir) = self.publisher.part_dir(request.staged.id) {
                 request.part_dir.clone_from(dir);
             }
+            self.room.closed(&request.staged);
             copier.submit(request);
         }
         did
@@ -287,6 +289,20 @@ impl Drain {
             }
         }
         self.finish_batch();
+        did
+    }
+
+    /// Names snapshots before which nothing is pending any more. The batch is finished.
+    fn publish_snapshots(&mut self) -> bool {
+        let first = self.plan.lock().planner.first_place().seq;
+        let due = |snapshot: &mut Snapshot| first > snapshot.after;
+        let mut waiting = self.view.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let due: Vec<Snapshot> = waiting.extract_if(.., due).collect();
+        drop(waiting);
+        let did = !due.is_empty();
+        for snapshot in due {
+            snapshot.publish(&self.plan, self.context.target.as_ref());
+        }
         did
     }
 
@@ -351,7 +367,17 @@ impl Drain {
         }
     }
 
+    /// The output root may have been removed and made again.
+    fn look_at_root(&self, failure: &Failure) {
+        if matches!(failure.errno, Errno::NOENT | Errno::STALE)
+            && let Err(e) = self.context.target.reopen()
+        {
+            tracing::debug!("the output root {} cannot be opened again: {e}", self.staging.info().root);
+        }
+    }
+
     fn publish_failed(&mut self, failure: &Failure) {
+        self.look_at_root(failure);
         let retry = &mut self.troubles.publish;
         let text = sentence(failure);
         if self.troubles.publish_text.as_ref() != Some(&text) {
@@ -389,6 +415,7 @@ impl Drain {
             plan.lock().planner.published()
         };
         let is_further = state.published.fetch_max(published, Ordering::AcqRel) < published;
+        self.view.is_refused.store(self.troubles.is_refused(), Ordering::Release);
         let held = self.troubles.held_errno();
         let was_held = state.held_errno.swap(held, Ordering::AcqRel);
         if is_further || was_held != held {
@@ -421,8 +448,6 @@ impl Drain {
         self.is_settled = !did;
         self.looked = Some(Instant::now());
         let mut plan = self.plan.lock();
-        let open = plan.planner.open_files().map(|file| file.staged.id).collect();
-        *self.view.open.lock().unwrap_or_else(PoisonError::into_inner) = open;
         let notes: Vec<String> = plan.planner.take_notes().iter().filter_map(note).collect();
         let mut backlog = self.view.backlog();
         for note in notes.into_iter().chain(self.publisher.take_notes()) {

@@ -77,6 +77,14 @@ pub enum OutputsError {
         /// The tier.
         tier: String,
     },
+    /// What is pending before a snapshot is not published in time.
+    #[error(
+        "what was written before {} is not published yet, and comes first: see `monarch outputs`", path.display()
+    )]
+    NotYet {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file that is to be published is not staged.
     #[error("{} is not a staged file that is open or pending", path.display())]
     NotStaged {
@@ -100,6 +108,9 @@ pub enum Remedy {
     Retry,
     /// Creates below the root give the error until it passes.
     Hold,
+    /// It does not pass by itself, and calls below the root find it by themselves: a wait for the
+    /// drain ends.
+    Tell,
 }
 
 /// What to do about an error of the PFS.
@@ -107,6 +118,7 @@ pub enum Remedy {
 pub fn remedy(errno: Errno) -> Remedy {
     match errno {
         Errno::DQUOT | Errno::NOSPC | Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::FBIG => Remedy::Hold,
+        Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::XDEV => Remedy::Tell,
         _ => Remedy::Retry,
     }
 }
@@ -120,7 +132,8 @@ pub fn advice(errno: Errno) -> &'static str {
         Errno::ACCESS | Errno::PERM => "check the permissions of the directory",
         Errno::ROFS => "the file system is mounted read-only",
         Errno::FBIG => "the file system takes no file of this size",
-        Errno::NOENT => "a directory was removed: make it again",
+        Errno::NOTDIR | Errno::LOOP => "a directory was replaced by something else: make it again",
+        Errno::ISDIR => "a directory has the name of the file: rename it",
         _ => "the agent tries again; see whether the file system answers",
     }
 }
@@ -170,5 +183,6 @@ mod tests {
         assert_eq!(remedy(Errno::NOSPC), Remedy::Hold);
         assert_eq!(remedy(Errno::STALE), Remedy::Retry);
         assert_eq!(remedy(Errno::IO), Remedy::Retry);
+        assert_eq!(remedy(Errno::NOENT), Remedy::Tell);
     }
 }

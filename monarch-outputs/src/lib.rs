@@ -6,6 +6,7 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+pub mod admission;
 pub mod backlog;
 pub mod copier;
 pub mod copy;
@@ -25,6 +26,7 @@ pub mod processes;
 pub mod published;
 pub mod publisher;
 pub mod recovery;
+pub mod retire;
 pub mod room;
 pub mod root;
 pub mod shared_plan;

@@ -1,11 +1,11 @@
 //! The order of one output root among the nodes, with its log of keys and its clock.
 
-use crate::backlog::now_ns;
 use crate::errors::OutputsError;
 use crate::keys::{KeyLog, LoggedKey};
 use crate::order::{Answer, Ask, NodeId, Order, Settled};
 use crate::plan::{Place, Planner};
 use crate::staging::StagingDir;
+use crate::sys::now_ns;
 use monarch_abi::outputs::KEYS;
 use monarch_abi::outputs::state::State;
 use std::sync::atomic::Ordering;

@@ -4,9 +4,9 @@
 //! The keeper sleeps on the counter of records, as the drain does. Each node is asked by a thread
 //! of its own, which ends when it has had nothing to do for a while.
 
-use crate::backlog::now_ns;
 use crate::order::{Answer, Ask, NodeId};
 use crate::shared_plan::{PlanState, SharedPlan};
+use crate::sys::now_ns;
 use monarch_storage::sharing::{OutputPeer, OutputPeerState, OutputPeers};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

@@ -5,11 +5,10 @@ use crate::errors::OutputsError;
 use crate::order::{Answer, Ask, NodeId};
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions, root_number};
-use crate::snapshot;
 use crate::staging::{self, RootInfo, StagingDir};
 use crate::status::OutputStatus;
 use crate::target::{DirTarget, OutputTarget};
-use monarch_abi::outputs::state::flag;
+use monarch_abi::outputs::state::{closed, flag};
 use monarch_storage::sharing::OutputPeers;
 use monarch_storage::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
@@ -176,7 +175,7 @@ impl Outputs {
             staging.set_policy(&spec.through, self.flags(spec));
         }
         staging.state().clock.fetch_max(self.clock.load(Ordering::Acquire), Ordering::AcqRel);
-        staging.state().closed.store(0, Ordering::Release);
+        staging.state().closed.store(closed::OPEN, Ordering::Release);
         let attached = AttachedRoot {
             root: spec.root.clone(),
             staging: staging.path().to_owned(),
@@ -262,14 +261,14 @@ impl Outputs {
         let Some(root) = roots.iter().filter(below).max_by_key(|root| root.attached.root.as_os_str().len()) else {
             return Err(OutputsError::NotStaged { path: file.to_owned() });
         };
-        snapshot::publish(root.drain.staging(), root.drain.target().as_ref(), &root.attached.root, file)
+        root.drain.publish_snapshot(&root.attached.root, file)
     }
 
     /// Stops to drain a root. What is pending stays in its staging directory; files go through.
     pub fn detach(&self, root: &Path) {
         let root = self.lock().remove(root);
         if let Some(root) = root {
-            root.drain.staging().state().closed.store(1, Ordering::Release);
+            root.drain.staging().state().closed.store(closed::THROUGH, Ordering::Release);
             root.drain.staging().map().notify_processes();
         }
     }

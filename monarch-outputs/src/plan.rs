@@ -49,7 +49,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 59, because facts, questions and the rules between them share all of its maps.
+/// Methods: 60, because facts, questions and the rules between them share all of its maps.
 /// Fields: 14, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
@@ -103,6 +103,8 @@ impl Planner {
                 self.queue.insert(Place { seq, sub: 0 }, entry);
             }
             Op::Attributes => self.attributes_changed(head.id, seq, head.flags, head.time_ns),
+            // It has its number, and no entry: open files are tried after it was read.
+            Op::Barrier => {}
         }
     }
 
@@ -283,6 +285,11 @@ impl Planner {
 
     fn attributes_changed(&mut self, id: u64, seq: u64, flags: u16, time_ns: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
+        if flags & flag::BY_AGENT != 0 {
+            // A snapshot of it has its name.
+            file.was_published = true;
+            return;
+        }
         file.owner_changed |= flags & flag::OWNER != 0;
         if flags & flag::EXTENDED != 0 {
             // The copy has to be made with them.
@@ -541,12 +548,14 @@ impl Planner {
                 self.vacated(published);
                 let id = published.staged.id;
                 let is_open = self.open.contains(&id);
+                // Written again meanwhile, and replaced: the same batch drops it.
+                let is_again = self.in_flight.values().any(|entry| *entry == Entry::File(id));
                 let Some(file) = self.files.get_mut(&id) else {
                     return Committed { names, file: None, visible: false };
                 };
-                file.in_flight = false;
+                file.in_flight = is_again;
                 file.was_published = true;
-                if file.place.is_some() || is_open {
+                if file.place.is_some() || is_open || is_again {
                     // The part file has become the published file.
                     return Committed { names, file: None, visible: false };
                 }
@@ -613,6 +622,12 @@ impl Planner {
     pub fn to_probe(&self) -> Vec<u64> {
         let is_due = |id: &&u64| self.files.get(id).is_some_and(|file| file.open_until < self.last_seq);
         self.open.iter().filter(is_due).copied().collect()
+    }
+
+    /// Whether a staged file is open.
+    #[must_use]
+    pub fn is_open(&self, id: u64) -> bool {
+        self.open.contains(&id)
     }
 
     /// All open files.

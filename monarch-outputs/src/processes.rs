@@ -1,6 +1,6 @@
 //! Processes that write staged files.
 
-use crate::backlog::now_ns;
+use crate::sys::now_ns;
 
 /// Whether a process that opened a file at a time still runs: one with its number that began later
 /// is another. One that is ending has lost its descriptors, and goes on as a zombie until its

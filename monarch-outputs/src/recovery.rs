@@ -2,6 +2,7 @@
 
 use crate::errors::OutputsError;
 use crate::plan::join;
+use crate::retire::retire_own;
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions};
 use crate::staging::{StagingDir, read_info};
@@ -102,10 +103,18 @@ pub fn recover_to(
         is_done,
         rest: status,
     };
-    drop(drain);
     if is_done {
-        report.parts_removed = remove_parts(target.as_ref(), instance);
-        std::fs::remove_dir_all(&path).map_err(|source| OutputsError::Io { what: "remove", path, source })?;
+        // What a job stages meanwhile is looked for once more, under the locks.
+        let plan = drain.plan().clone();
+        let is_gone = retire_own(drain.staging(), |_| {
+            let mut plan = plan.lock();
+            plan.read(drain.staging()).map_err(|failure| OutputsError::io("read", &path)(failure.errno))?;
+            Ok(!plan.planner.is_idle())
+        })?;
+        report.is_done = is_gone;
+        if is_gone {
+            report.parts_removed = remove_parts(target.as_ref(), instance);
+        }
     }
     Ok(report)
 }

@@ -1,6 +1,7 @@
 //! Space in the tier for staged files: what creators may take, what open files grow by, clean
 //! copies that make room.
 
+use crate::admission::{Admission, BYTES_AHEAD};
 use crate::load::CleanCopy;
 use crate::staging::StagingDir;
 use monarch_abi::outputs::FIRST_RESERVATION;
@@ -10,8 +11,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that creators find without waiting for the agent.
-const TARGET_ROOM: u64 = 64 << 20;
 /// Files beyond this size get space allocated ahead of their writer.
 const AHEAD_FROM_BYTES: u64 = 4 << 20;
 /// How far ahead, at most.
@@ -60,6 +59,7 @@ struct Books {
     room: Vec<Reservation>,
     clean: VecDeque<CleanCopy>,
     clean_names: HashMap<Vec<u8>, u64>,
+    admission: Admission,
     pending_bytes: u64,
     clean_bytes: u64,
 }
@@ -169,8 +169,9 @@ impl Room {
         self.lock().files.get(&id).map_or(0, |charge| charge.size)
     }
 
-    /// Looks at files that grow, and fills the room. `open`: staged files that are open.
-    pub fn tick(&self, open: &HashSet<u64>) {
+    /// Looks at files that grow, and fills the room. `open`: staged files that are open. Whether
+    /// any is, or creators wait for room.
+    pub fn tick(&self, open: &HashSet<u64>) -> bool {
         let due: Vec<(Staged, bool)> = {
             let mut books = self.lock();
             let mut due = Vec::new();
@@ -188,6 +189,15 @@ impl Room {
             self.observe(&staged, is_open);
         }
         self.fill();
+        !open.is_empty() || self.staging.state().wanted_room.load(Ordering::Acquire) != 0
+    }
+
+    /// A staged file is about to be copied: its size is final, or it is copied again.
+    pub fn closed(&self, staged: &Staged) {
+        if let Some(charge) = self.lock().files.get_mut(&staged.id) {
+            charge.is_open = false;
+        }
+        self.observe(staged, false);
     }
 
     fn observe(&self, staged: &Staged, is_open: bool) {
@@ -200,6 +210,9 @@ impl Room {
         };
         let (mut want, allocated) = {
             let mut books = self.lock();
+            if !is_open {
+                books.admission.closed(size);
+            }
             let Some(charge) = books.files.get_mut(&staged.id) else { return };
             let before = std::mem::replace(&mut charge.size, size);
             let want = blocks.max(size.min(blocks + ahead) + ahead);
@@ -284,22 +297,36 @@ impl Room {
         self.max_pending.store(max_pending.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Fills the room for creators.
+    /// Bytes of room that creators may find: [`FIRST_RESERVATION`] for each file that may be
+    /// staged.
+    fn admissible(&self, wanted: u64) -> u64 {
+        let (mut files, expected) = {
+            let books = self.lock();
+            let left = self.max_pending.load(Ordering::Relaxed).saturating_sub(books.pending_bytes);
+            let free = self.staging.disk_space().map_or(u64::MAX, |disk| disk.for_files());
+            (books.admission.files(left, free, books.pending_bytes == 0), books.admission.expected_bytes())
+        };
+        // What is free in the tier serves all of them; what has to be dropped for it, two.
+        if files > 0 && (self.tier.reserve)(files.saturating_mul(expected)).is_none() {
+            files = (1..=files.min(2)).rev().find(|files| self.reserve(files * expected).is_some()).unwrap_or(0);
+        }
+        files.saturating_mul(FIRST_RESERVATION).min(BYTES_AHEAD.max(wanted))
+    }
+
+    /// Keeps the room for creators filled, or takes it back where a bound is reached.
     fn fill(&self) {
         let state = self.staging.state();
         let wanted = state.wanted_room.load(Ordering::Acquire);
+        let most = self.admissible(wanted);
         let room = state.room.load(Ordering::Acquire);
-        let is_bounded = self.pending_bytes() >= self.max_pending.load(Ordering::Relaxed);
-        if is_bounded || (wanted == 0 && room >= TARGET_ROOM / 2) {
+        if room > most {
+            self.withdraw(most);
+        }
+        if room >= most || (wanted == 0 && room >= most / 2) {
             return;
         }
-        let missing = TARGET_ROOM.max(wanted).saturating_sub(room);
         // Creators take the room without the lock: what is added is reserved before.
-        let smaller = [missing, missing / 8, wanted.max(FIRST_RESERVATION)];
-        let Some(reservation) = smaller.into_iter().filter(|bytes| *bytes > 0).find_map(|bytes| self.reserve(bytes))
-        else {
-            return;
-        };
+        let Some(reservation) = self.reserve(most - room) else { return };
         let bytes = reservation.bytes();
         self.lock().room.push(reservation);
         state.room.fetch_add(bytes, Ordering::AcqRel);
@@ -308,6 +335,15 @@ impl Room {
             let _ = state.wanted_room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
             self.staging.map().notify_processes();
         }
+    }
+
+    /// Takes back room that creators have not taken, but `most` bytes.
+    fn withdraw(&self, most: u64) {
+        let mut books = self.lock();
+        let room = &self.staging.state().room;
+        let before = room.fetch_update(Ordering::AcqRel, Ordering::Acquire, |room| Some(room.min(most)));
+        let taken = before.map_or(0, |before| before.saturating_sub(most));
+        drop(split(&mut books.room, taken));
     }
 
     /// Takes back what creators have taken and not used. No staged file is open or pending.

@@ -12,6 +12,7 @@ use crate::order_keeper::{OrderKeeper, OrderView};
 use crate::published::PublishedLog;
 use crate::room::{Room, TierSpace};
 use crate::shared_plan::SharedPlan;
+use crate::snapshot;
 use crate::staging::StagingDir;
 use crate::status::OutputStatus;
 use crate::target::OutputTarget;
@@ -28,8 +29,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// How often files that grow are looked at.
 const ROOM_TICK: Duration = Duration::from_millis(20);
+/// How often the disk is looked at while no file grows.
+const IDLE_ROOM_TICK: Duration = Duration::from_secs(1);
 /// How often it is looked whether the drain has looked.
 const LOOK_POLL: Duration = Duration::from_micros(300);
+/// How long a snapshot waits for what is pending before it.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Over which time the rate of copies is told.
 const RATE_TIME: Duration = Duration::from_secs(1);
 
@@ -153,6 +158,12 @@ impl RootDrain {
         &self.staging
     }
 
+    /// Its plan.
+    #[must_use]
+    pub fn plan(&self) -> &Arc<SharedPlan> {
+        &self.shared.plan
+    }
+
     /// Sets the bound of bytes that are not published.
     pub fn set_max_pending(&self, max_pending: Option<u64>) {
         self.shared.room.set_max_pending(max_pending);
@@ -176,13 +187,28 @@ impl RootDrain {
             pending_bytes: shared.room.pending_bytes(),
             clean_bytes: shared.room.clean_bytes(),
             rate: shared.rate(),
-            is_refused: self.staging.state().held_errno.load(Ordering::Acquire) != 0,
+            is_refused: shared.view.is_refused.load(Ordering::Acquire),
             ..OutputStatus::default()
         };
         shared.view.backlog().fill(&mut status);
         status.waits_for = shared.order.names();
         status.held = status.held.or_else(|| shared.order.held());
         status
+    }
+
+    /// Publishes what a staged file that is open has at the moment; its bytes.
+    ///
+    /// # Errors
+    /// [`OutputsError`].
+    pub fn publish_snapshot(&self, root: &Path, file: &Path) -> Result<u64, OutputsError> {
+        let (snapshot, answer) = snapshot::copy(&self.staging, self.target().as_ref(), root, file)?;
+        let bytes = snapshot.bytes;
+        self.shared.view.snapshots.lock().unwrap_or_else(PoisonError::into_inner).push(snapshot);
+        self.staging.map().notify_agent();
+        match answer.recv_timeout(SNAPSHOT_TIMEOUT) {
+            Ok(end) => end.map(|()| bytes).map_err(|failure| OutputsError::io("publish", file)(failure.errno)),
+            Err(_) => Err(OutputsError::NotYet { path: file.to_owned() }),
+        }
     }
 
     /// Answers a node about the order; `None` when that is not possible now.
@@ -231,9 +257,19 @@ impl Drop for RootDrain {
 
 impl Shared {
     fn keep_room(&self) {
+        let staging = &self.context.staging;
+        let (mut seen, mut since) = (0, Instant::now());
         while !self.is_stopping.load(Ordering::Acquire) {
-            self.room.tick(&self.view.open());
+            let now = staging.state().appended.load(Ordering::Acquire);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+            let open = self.plan.lock().planner.open_files().map(|file| file.staged.id).collect();
+            let is_busy = self.room.tick(&open);
             std::thread::sleep(ROOM_TICK);
+            if !is_busy && since.elapsed() > IDLE_ROOM_TICK {
+                staging.sleep(seen, IDLE_ROOM_TICK);
+            }
         }
     }
 

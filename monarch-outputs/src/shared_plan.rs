@@ -3,7 +3,6 @@
 //!
 //! Who takes the lock of the journal as well takes that first.
 
-use crate::backlog::now_ns;
 use crate::copy::Failure;
 use crate::journal::{End, JournalReader};
 use crate::lease::is_closed;
@@ -13,6 +12,7 @@ use crate::plan::{Place, Planner};
 use crate::processes::is_alive;
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
+use crate::sys::now_ns;
 use monarch_abi::outputs::record::Op;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;

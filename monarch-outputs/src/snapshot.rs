@@ -1,30 +1,62 @@
 //! Publishes what a staged file that is open has at the moment.
+//!
+//! The bytes are copied beside, at leisure. The name is given by the drain, between two
+//! publications: after all that was pending when the copy began, and only while the file is still
+//! open under that name.
 
+use crate::copy::Failure;
 use crate::errors::OutputsError;
 use crate::plan::{join, parent};
+use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::OutputTarget;
 use monarch_abi::outputs::STAGED_MODE;
-use monarch_abi::outputs::names::{Link, part_name};
+use monarch_abi::outputs::names::{Link, Staged, part_name};
+use monarch_abi::outputs::record::{Op, flag};
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Bit of the number in the name of a part file that holds a snapshot.
 const SNAPSHOT: u64 = 1 << 63;
 /// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Copies the staged file that has a name to the PFS, under that name. The bytes.
+/// A snapshot that is copied and has no name yet.
+#[derive(Debug)]
+pub struct Snapshot {
+    staged: Staged,
+    /// The name of the file, below the output root.
+    name: Vec<u8>,
+    part: Vec<u8>,
+    /// Bytes of the snapshot.
+    pub bytes: u64,
+    /// All entries up to this record are published first.
+    pub after: u64,
+    answer: Sender<Result<(), Failure>>,
+}
+
+/// What became of a snapshot.
+pub type Answer = Receiver<Result<(), Failure>>;
+
+/// Copies the staged file that has a name into a part file on the PFS.
 ///
 /// # Errors
 /// [`OutputsError`].
-pub fn publish(staging: &StagingDir, target: &dyn OutputTarget, root: &Path, file: &Path) -> Result<u64, OutputsError> {
+pub fn copy(
+    staging: &StagingDir,
+    target: &dyn OutputTarget,
+    root: &Path,
+    file: &Path,
+) -> Result<(Snapshot, Answer), OutputsError> {
     let not_staged = || OutputsError::NotStaged { path: file.to_owned() };
     let name = file.strip_prefix(root).map_err(|_| not_staged())?.as_os_str().as_bytes();
-    let text = {
+    let (text, after) = {
         let _lock = staging.lock_journal()?;
-        staging.tree().read(name).map_err(OutputsError::io("look up", file))?
+        let text = staging.tree().read(name).map_err(OutputsError::io("look up", file))?;
+        (text, staging.state().last_entry.load(Ordering::Acquire))
     };
     let Some(Link::File(staged)) = text.as_deref().and_then(Link::parse) else { return Err(not_staged()) };
     let data = staging.open_data(&staged).map_err(OutputsError::io("open the staged file of", file))?;
@@ -52,9 +84,51 @@ pub fn publish(staging: &StagingDir, target: &dyn OutputTarget, root: &Path, fil
             }
         }
         to.sync()?;
-        target.rename(&part, name)?;
-        target.sync_dir(parent(name))?;
         Ok(at)
     };
-    copy().map_err(OutputsError::io("publish", file))
+    let bytes = copy().map_err(OutputsError::io("publish", file))?;
+    let (answer, end) = channel();
+    Ok((Snapshot { staged, name: name.to_vec(), part, bytes, after, answer }, end))
+}
+
+impl Snapshot {
+    /// Gives it the name of its file, unless that was closed, renamed or removed meanwhile. Nothing
+    /// else is being published.
+    pub fn publish(self, plan: &SharedPlan, target: &dyn OutputTarget) {
+        let end = self.rename(plan, target);
+        if !matches!(end, Ok(true)) {
+            let _ = target.unlink(&self.part);
+        }
+        // (Nobody waits for it any more.)
+        let _ = self.answer.send(end.map(|_| ()));
+    }
+
+    /// Whether the file was still open under its name.
+    fn rename(&self, plan: &SharedPlan, target: &dyn OutputTarget) -> Result<bool, Failure> {
+        let staging = plan.staging();
+        let fail = |what| Failure::new(what, &self.name);
+        {
+            let lock = staging.lock_journal().map_err(|_| fail("lock the journal")(Errno::IO))?;
+            let mut plan = plan.lock();
+            plan.read(staging)?;
+            let text = staging.tree().read(&self.name).map_err(fail("look up"))?;
+            let is_it =
+                matches!(text.as_deref().and_then(Link::parse), Some(Link::File(now)) if now.id == self.staged.id);
+            if !is_it || !plan.planner.is_open(self.staged.id) {
+                return Ok(false);
+            }
+            // A removal or rename that comes later, or an agent, knows that the PFS has the name.
+            let flags = flag::BY_AGENT | flag::PUBLISHED;
+            staging.append(&lock, Op::Attributes, (self.staged.id, flags)).map_err(fail("write the journal"))?;
+            staging.state().publishing.store(self.staged.id, Ordering::Release);
+            plan.read(staging)?;
+        }
+        let done = target
+            .rename(&self.part, &self.name)
+            .map_err(fail("rename the part file to"))
+            .and_then(|()| target.sync_dir(parent(&self.name)).map_err(fail("sync the directory")));
+        let _lock = staging.lock_journal().map_err(|_| fail("lock the journal")(Errno::IO))?;
+        staging.state().publishing.store(0, Ordering::Release);
+        done.map(|()| true)
+    }
 }

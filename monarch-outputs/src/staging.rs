@@ -1,13 +1,16 @@
 //! A staging directory: its files, its state, and the lock of its journal.
 
+use crate::admission::DiskSpace;
 use crate::errors::OutputsError;
 use crate::journal::JournalReader;
+use crate::sys::now_ns;
 use crate::sys::{self, LeaseAnswer};
 use crate::tree::Tree;
 use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{self, Header, Op};
 use monarch_abi::outputs::state::{self, MAX_PATTERNS, State, StateMap};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -87,7 +90,7 @@ pub fn key(root: &Path) -> String {
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(root.as_os_str().as_bytes()))
 }
 
-/// A staging directory that this process drains.
+/// A staging directory that this process drains. Methods: 26, because its files share descriptors.
 #[derive(Debug)]
 pub struct StagingDir {
     path: PathBuf,
@@ -161,8 +164,14 @@ impl StagingDir {
     }
 
     fn open(path: PathBuf, info: Option<RootInfo>) -> Result<Self, OutputsError> {
-        let dir = private_dir(&path)?;
-        let drain_lock = take_drain_lock(&dir, &path)?;
+        let (dir, drain_lock) = loop {
+            let dir = private_dir(&path)?;
+            let lock = take_drain_lock(&dir, &path)?;
+            // It may have been removed between the two.
+            if is_at(dir.as_fd(), &path) {
+                break (dir, lock);
+            }
+        };
         let old = read_info(&path).ok();
         let mut info = match (info, &old) {
             (Some(info), _) => info,
@@ -310,12 +319,28 @@ impl StagingDir {
     /// # Errors
     /// [`OutputsError`].
     pub fn lock_journal(&self) -> Result<JournalLock, OutputsError> {
-        let fail = || OutputsError::io("lock", &self.path.join(JOURNAL));
-        // A descriptor of its own: locks belong to open files.
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = File::from(rustix::fs::openat(&self.dir, JOURNAL, flags, Mode::empty()).map_err(|e| fail()(e))?);
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail()(e))?;
-        Ok(JournalLock { file })
+        lock_journal_of(self.dir.as_fd(), &self.path)
+    }
+
+    /// Appends a record about a staged file, its number and flags, as the agent.
+    ///
+    /// # Errors
+    /// What the kernel said: nothing was appended.
+    pub fn append(&self, lock: &JournalLock, op: Op, (id, flags): (u64, u16)) -> rustix::io::Result<()> {
+        let state = self.state();
+        let (seq, tail) = (state.seq.load(Ordering::Acquire) + 1, state.tail.load(Ordering::Acquire));
+        let header = Header { seq, id, flags, time_ns: now_ns(), pid: std::process::id(), ..Header::default() };
+        let mut out = [0; record::MAX_BYTES];
+        let record = record::write(&mut out, header, op, b"", b"").ok_or(Errno::NAMETOOLONG)?;
+        lock.file.write_all_at(record, tail).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        state.seq.store(seq, Ordering::Release);
+        state.tail.store(tail + record.len() as u64, Ordering::Release);
+        state.last_id.store(id, Ordering::Relaxed);
+        if op != Op::Open {
+            state.last_entry.store(seq, Ordering::Release);
+        }
+        self.map().notify_agent();
+        Ok(())
     }
 
     /// A reader of the journal.
@@ -374,6 +399,16 @@ impl StagingDir {
         rustix::fs::statat(&self.data, &file.name()[..], AtFlags::SYMLINK_NOFOLLOW)
     }
 
+    /// Space of the disk that the staged files lie on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn disk_space(&self) -> rustix::io::Result<DiskSpace> {
+        let st = rustix::fs::fstatvfs(&self.data)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(st.f_frsize);
+        Ok(DiskSpace { free: bytes(st.f_bavail), total: bytes(st.f_blocks) })
+    }
+
     /// Removes a staged file.
     pub fn remove_data(&self, file: &Staged) {
         let _ = rustix::fs::unlinkat(&self.data, &file.name()[..], AtFlags::empty());
@@ -401,7 +436,25 @@ impl StagingDir {
 }
 
 /// Takes the lock of the agent that drains.
-fn take_drain_lock(dir: &OwnedFd, path: &Path) -> Result<File, OutputsError> {
+/// Takes the lock of the journal in a staging directory.
+pub(crate) fn lock_journal_of(dir: BorrowedFd<'_>, path: &Path) -> Result<JournalLock, OutputsError> {
+    let fail = || OutputsError::io("lock", &path.join(JOURNAL));
+    // A descriptor of its own: locks belong to open files.
+    let file = rustix::fs::openat(dir, JOURNAL, FILE_FLAGS, Mode::RUSR | Mode::WUSR).map_err(|e| fail()(e))?;
+    let file = File::from(file);
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail()(e))?;
+    Ok(JournalLock { file })
+}
+
+/// Whether a directory is (still) what a path leads to.
+pub(crate) fn is_at(dir: BorrowedFd<'_>, path: &Path) -> bool {
+    let id = |st: rustix::fs::Stat| (st.st_dev, st.st_ino);
+    let there = rustix::fs::lstat(path).map(id);
+    there.is_ok() && there == rustix::fs::fstat(dir).map(id)
+}
+
+/// Takes the lock of whoever drains a staging directory.
+pub(crate) fn take_drain_lock(dir: &OwnedFd, path: &Path) -> Result<File, OutputsError> {
     let fail = || OutputsError::io("lock", &path.join(DRAIN_LOCK));
     let fd = rustix::fs::openat(dir, DRAIN_LOCK, FILE_FLAGS, Mode::RUSR | Mode::WUSR).map_err(|e| fail()(e))?;
     let file = File::from(fd);

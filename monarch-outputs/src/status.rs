@@ -47,8 +47,8 @@ pub struct OutputStatus {
     pub waits_for: Vec<String>,
     /// Why nothing is published at the moment: the error, the file, what to do.
     pub held: Option<String>,
-    /// Whether that is an error by which the PFS refuses what is pending, such as a quota: creates
-    /// below the root give it, too.
+    /// Whether that is an error which does not pass by itself. Where the PFS refuses what is
+    /// pending, as with a full quota, creates below the root give it, too.
     #[serde(default)]
     pub is_refused: bool,
     /// How long processes had the staged files open that were closed, all together, in

@@ -4,6 +4,13 @@ use monarch_abi::mem::Map;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::fs::File;
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since 1970.
+#[must_use]
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
+}
 
 /// What the kernel says of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -114,6 +114,13 @@ pub trait TargetFile: Send + Debug {
 /// The tree below an output root. Paths are relative to it; links that lead out of it are not
 /// followed.
 pub trait OutputTarget: Send + Sync + Debug {
+    /// Opens the output root again, if it was removed.
+    ///
+    /// # Errors
+    /// What the kernel said: there is none.
+    fn reopen(&self) -> Result<()> {
+        Ok(())
+    }
     /// Opens an existing file for writing, its owner's right to write restored if need be.
     ///
     /// # Errors

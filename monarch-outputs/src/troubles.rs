@@ -2,6 +2,7 @@
 
 use crate::copy::Failure;
 use crate::errors::{Backoff, Remedy, advice, remedy};
+use crate::plan::parent;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -33,11 +34,11 @@ impl Retry {
         self.due = Some(now + self.backoff.pause());
     }
 
-    /// The error that holds the root.
-    #[must_use]
-    pub fn holding(&self) -> Option<Errno> {
+    /// The error that has lasted, if it does not pass by itself, and what is to be done about it.
+    fn lasting(&self) -> Option<(Errno, Remedy)> {
         let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);
-        self.errno.filter(|errno| is_long && remedy(*errno) == Remedy::Hold)
+        let errno = self.errno.filter(|_| is_long)?;
+        Some((errno, remedy(errno))).filter(|(_, remedy)| *remedy != Remedy::Retry)
     }
 }
 
@@ -74,7 +75,14 @@ impl Troubles {
     /// The error that creates below the root are to get, or 0.
     #[must_use]
     pub fn held_errno(&self) -> u32 {
-        self.retries().find_map(Retry::holding).map_or(0, |errno| errno.raw_os_error().unsigned_abs())
+        let mut held = self.retries().filter_map(Retry::lasting).filter(|(_, remedy)| *remedy == Remedy::Hold);
+        held.next().map_or(0, |(errno, _)| errno.raw_os_error().unsigned_abs())
+    }
+
+    /// Whether the PFS refuses something, and that does not pass by itself.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.retries().any(|retry| retry.lasting().is_some())
     }
 }
 
@@ -83,5 +91,12 @@ impl Troubles {
 pub fn sentence(failure: &Failure) -> String {
     let path = String::from_utf8_lossy(&failure.path);
     let Failure { what, errno, .. } = failure;
-    format!("cannot {what} {path}: {errno}; {}", advice(*errno))
+    match (*errno, parent(&failure.path)) {
+        (Errno::NOENT, b"") => format!("cannot {what} {path}: {errno}; the output root was removed: make it again"),
+        (Errno::NOENT, dir) => {
+            let dir = String::from_utf8_lossy(dir);
+            format!("cannot {what} {path}: {errno}; the directory {dir} was removed: make it again")
+        }
+        (errno, _) => format!("cannot {what} {path}: {errno}; {}", advice(errno)),
+    }
 }

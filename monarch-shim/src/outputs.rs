@@ -22,6 +22,7 @@
 //! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
+//! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -36,6 +37,7 @@ pub mod listing;
 pub mod lookup;
 pub mod names;
 pub mod open;
+pub mod order;
 pub mod place;
 pub mod rename;
 pub mod roots;
@@ -114,7 +116,7 @@ unsafe fn answer_change<T>(
 /// The place that a path names which is about to be changed.
 fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
     let place = Place::find(ctx, dirfd, path);
-    if place.is_none() && roots::any_entries(ctx) {
+    if place.is_none() && roots::any_pending(ctx) {
         return Place::behind_links(ctx, dirfd, path, follow);
     }
     place
@@ -129,7 +131,7 @@ fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<P
 #[inline(never)]
 pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
     let ctx = ctx::for_outputs()?;
-    if errno::errno() != libc::ENOENT || !roots::any_entries(&ctx) {
+    if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
         return None;
     }
     // SAFETY: by contract.

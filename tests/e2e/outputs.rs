@@ -6,11 +6,14 @@
 //! | `replays.rs` | the calls of frameworks and tools, direct against staged |
 //! | `raw_calls.rs` | changes by system calls that no preload library sees, with `run.raw_calls` |
 //! | `closing.rs` | every way in which a file loses its last writer |
+//! | `corners.rs` | names that are renamed over while written, no descriptor left, stale copies |
 //! | `order.rs` | what a reader of the PFS sees while checkpoints are published |
 //! | `failures.rs` | agents and jobs that die, a PFS that fails, wrong words of the command line |
 
 #[path = "outputs/closing.rs"]
 mod closing;
+#[path = "outputs/corners.rs"]
+mod corners;
 #[path = "outputs/failures.rs"]
 mod failures;
 #[path = "outputs/order.rs"]

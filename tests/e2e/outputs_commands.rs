@@ -105,6 +105,24 @@ fn run_waits_for_a_stalled_file_system_and_what_is_pending_is_shown_meanwhile() 
 }
 
 #[test]
+fn a_directory_that_others_remove_ends_the_wait_and_made_again_gets_its_file() {
+    let p = Place::new(&[]);
+    let (dir, behind) = (p.out.join("sub"), p.w.backing().join("out/sub"));
+    std::fs::create_dir(&dir).unwrap();
+    // The directory is removed behind the PFS, as by another node, with the part file in it.
+    p.refuse(FaultKind::EIO);
+    let script = format!("head -c {SAVED} /dev/zero > '{}/model.pt'; rm -r '{}'", dir.display(), behind.display());
+    let job = Job::new("sh").arg("-c").arg(script).option("--output").option(&p.out);
+    let ended = p.w.start(&job).end();
+    says(&ended, 5, &["not published: 1 entry", "sub/model.pt", "the directory sub was removed: make it again"]);
+    std::fs::create_dir(&behind).unwrap();
+    p.w.pfs().clear().unwrap();
+    p.until_no_agent();
+    says(&p.monarch(&["recover"]), 0, &[]);
+    assert_eq!(p.published("sub/model.pt"), Some(SAVED));
+}
+
+#[test]
 fn what_the_file_system_refuses_is_status_5_with_a_list_and_recover_publishes_it_later() {
     let p = Place::new(&[]);
     p.refuse(FaultKind::Errno(libc::EDQUOT));

@@ -36,6 +36,9 @@ pub enum Op {
     Symlink = 6,
     /// Changed mode, owner or times of the staged file `id`, whose path is `a`.
     Attributes = 7,
+    /// A call waits until everything before it is published. Files that were closed without a
+    /// record are found before this record counts as published.
+    Barrier = 8,
 }
 
 /// Bits of [`Header::flags`].
@@ -102,6 +105,7 @@ impl Op {
             5 => Self::Rmdir,
             6 => Self::Symlink,
             7 => Self::Attributes,
+            8 => Self::Barrier,
             _ => return None,
         })
     }

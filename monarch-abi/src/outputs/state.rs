@@ -25,6 +25,16 @@ pub mod flag {
     pub const NODES_ORDER: u32 = 2;
 }
 
+/// Values of [`State::closed`].
+pub mod closed {
+    /// Files are staged.
+    pub const OPEN: u32 = 0;
+    /// Files go through to the PFS; what is pending is still the journal's.
+    pub const THROUGH: u32 = 1;
+    /// The staging directory was removed: all calls are plain.
+    pub const GONE: u32 = 2;
+}
+
 /// The counters. Fields: 27, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
@@ -42,7 +52,7 @@ pub struct State {
     /// The error that creating a file gives, as the PFS gave it when the agent published the last
     /// one; 0: none.
     pub held_errno: AtomicU32,
-    /// Not zero: files go through to the PFS; the agent does not stage.
+    /// One of [`closed`].
     pub closed: AtomicU32,
     /// Zero.
     pub reserved: [AtomicU64; 11],
@@ -128,6 +138,13 @@ impl<'a> StateMap<'a> {
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.state.published.load(Ordering::Acquire) < self.state.last_entry.load(Ordering::Acquire)
+    }
+
+    /// Whether a call may overtake something: what is pending, or a staged file that only seems to
+    /// be open. A child that has inherited its descriptor closes it without a record.
+    #[must_use]
+    pub fn may_be_overtaken(&self) -> bool {
+        self.state.pending.load(Ordering::Acquire) != 0 || self.is_pending()
     }
 
     /// Takes `bytes` of the room for a file; whether there was as much.

@@ -1,16 +1,18 @@
 //! [`DirTarget`]: the PFS by a descriptor of the output root.
 
 use super::{Attributes, Extended, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The tree below a directory.
 #[derive(Debug)]
 pub struct DirTarget {
-    root: OwnedFd,
+    path: PathBuf,
+    root: RwLock<Arc<OwnedFd>>,
 }
 
 /// Nanoseconds since 1970.
@@ -64,14 +66,32 @@ pub(crate) fn set_attributes(fd: BorrowedFd<'_>, attributes: &Attributes) -> Res
     rustix::fs::futimens(fd, &times)
 }
 
+fn open_root(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Whether the directory of a descriptor was removed. (One that was renamed is used on, as by a
+/// process that has it open.)
+fn is_removed(dir: BorrowedFd<'_>) -> bool {
+    let has_no_link = rustix::fs::fstat(dir).map_or(true, |st| st.st_nlink == 0);
+    has_no_link || rustix::fs::readlink(fd_path(dir), Vec::new()).is_ok_and(|to| to.to_bytes().ends_with(b" (deleted)"))
+}
+
+fn fd_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
 impl DirTarget {
     /// The tree below `root`.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn open(root: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())? })
+        Ok(Self { path: root.to_owned(), root: RwLock::new(Arc::new(open_root(root)?)) })
+    }
+
+    fn root(&self) -> Arc<OwnedFd> {
+        self.root.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Device and inode number of the root.
@@ -79,7 +99,7 @@ impl DirTarget {
     /// # Errors
     /// What the kernel said.
     pub fn id(&self) -> Result<TargetStat> {
-        Ok(TargetStat::from(&rustix::fs::fstat(&self.root)?))
+        Ok(TargetStat::from(&rustix::fs::fstat(self.root().as_fd())?))
     }
 
     /// Opens a directory.
@@ -87,7 +107,8 @@ impl DirTarget {
         let path = if path.is_empty() { b"." } else { path };
         let flags = flags | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+        let root = self.root();
+        match rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve) {
             // Kernels before 5.6, and seccomp filters that do not know openat2.
             Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags | OFlags::NOFOLLOW),
             other => other,
@@ -96,6 +117,7 @@ impl DirTarget {
 
     /// The same component by component, without any links.
     fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let root = self.root();
         let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut dir: Option<OwnedFd> = None;
         let mut components = path.split(|&c| c == b'/').filter(|c| !c.is_empty()).peekable();
@@ -103,7 +125,7 @@ impl DirTarget {
             if component == b".." {
                 return Err(Errno::XDEV);
             }
-            let at = dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let at = dir.as_ref().map_or(root.as_fd(), AsFd::as_fd);
             let flags = if components.peek().is_some() { through } else { flags };
             dir = Some(rustix::fs::openat(at, component, flags, Mode::empty())?);
         }
@@ -142,6 +164,14 @@ impl DirTarget {
 const WRITE: OFlags = OFlags::WRONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 impl OutputTarget for DirTarget {
+    fn reopen(&self) -> Result<()> {
+        if is_removed(self.root().as_fd()) {
+            let again = open_root(&self.path)?;
+            *self.root.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+        }
+        Ok(())
+    }
+
     fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
         let (dir, name) = self.parent(path)?;
         let fd = match rustix::fs::openat(&dir, name, WRITE, Mode::empty()) {
@@ -260,6 +290,26 @@ mod tests {
         assert!(target.create(b"out/x", 0o644).is_err());
         assert!(target.create(b"../x", 0o644).is_err());
         assert!(std::fs::read_dir(outside.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_root_that_was_removed_and_made_again_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let target = DirTarget::open(&root).unwrap();
+        std::fs::remove_dir(&root).unwrap();
+        assert_eq!(target.create(b"x", 0o644).unwrap_err(), Errno::NOENT);
+        assert_eq!(target.reopen(), Err(Errno::NOENT));
+        std::fs::create_dir(&root).unwrap();
+        target.reopen().unwrap();
+        target.create(b"x", 0o644).unwrap();
+        // Renamed, it is the same directory.
+        std::fs::rename(&root, dir.path().join("moved")).unwrap();
+        std::fs::create_dir(&root).unwrap();
+        target.reopen().unwrap();
+        target.create(b"y", 0o644).unwrap();
+        assert!(dir.path().join("moved/y").exists());
     }
 
     #[test]

@@ -290,6 +290,10 @@ impl<T> FaultyTarget<T> {
 }
 
 impl<T: OutputTarget> OutputTarget for FaultyTarget<T> {
+    fn reopen(&self) -> Result<()> {
+        self.inner.reopen()
+    }
+
     fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
         self.faults.pass(Call::Open)?;
         Ok(self.file(self.inner.open(path)?))

@@ -86,7 +86,7 @@ impl Shim {
         let state = self.map.state;
         let (tail, seq) = (state.tail.load(Ordering::Acquire), state.seq.load(Ordering::Acquire) + 1);
         let header =
-            Header { seq, id, flags, pid: self.pid, time_ns: monarch_outputs::backlog::now_ns(), ..Header::default() };
+            Header { seq, id, flags, pid: self.pid, time_ns: monarch_outputs::sys::now_ns(), ..Header::default() };
         let mut out = [0; MAX_BYTES];
         let bytes = record::write(&mut out, header, op, a, b).unwrap();
         journal.write_all_at(bytes, tail).unwrap();

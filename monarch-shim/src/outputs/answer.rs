@@ -1,7 +1,11 @@
 //! What a call below an output root comes to.
 
 use super::kernel::Errno;
+use core::ffi::c_int;
 use monarch_guest::errno;
+
+/// No error of a call: its output root is not staged any more, so that the call is a plain one.
+pub const GONE: Errno = c_int::MAX;
 
 /// A result whose error is the application's.
 pub type Result<T> = core::result::Result<T, Errno>;
@@ -22,7 +26,7 @@ pub fn of_call<T>(work: impl FnOnce() -> Option<Result<Answer<T>>>, failed: T) -
     let answer = work();
     errno::set_errno(saved);
     match answer? {
-        Ok(Answer::Plain) => None,
+        Ok(Answer::Plain) | Err(GONE) => None,
         Ok(Answer::Done(value)) => Some(value),
         Err(e) => {
             errno::set_errno(e);

@@ -12,6 +12,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
+use monarch_abi::outputs::state::closed;
 use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::sys::{self, Fd};
@@ -90,7 +91,7 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(place) {
         return Ok(Created::Through);
     }
-    if place.root.state().closed.load(Ordering::Acquire) != 0 {
+    if place.root.state().closed.load(Ordering::Acquire) != closed::OPEN {
         return Ok(Created::Through);
     }
     if !place.parent().is_empty() && !tree::has_dir(&place.root, place.parent()) {
@@ -163,11 +164,12 @@ fn has_room(root: &Root) -> Result<bool, Errno> {
     }
     let state = root.state();
     state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
+    let before = barrier::begin(root);
     root.map.notify_agent();
     barrier::wait_until(root, |root| {
         state.room.load(Ordering::Acquire) >= FIRST_RESERVATION
-            || !root.map.is_pending()
-            || state.closed.load(Ordering::Acquire) != 0
+            || state.published.load(Ordering::Acquire) >= before
+            || state.closed.load(Ordering::Acquire) != closed::OPEN
             || refused(root).is_err()
     });
     let less = |wanted: u64| Some(wanted.saturating_sub(FIRST_RESERVATION));

@@ -1,13 +1,14 @@
 //! The journal of an output root: one process of the node at a time changes the overlay and appends
 //! what it did.
 
-use super::barrier;
+use super::answer::GONE;
 use super::kernel::{self, Errno, SignalsBlocked};
+use super::order;
 use super::roots::Root;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::record::{self, Header, Op};
-use monarch_abi::outputs::state::flag;
+use monarch_abi::outputs::state::{closed, flag};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_guest::sys::{self, Fd};
 
@@ -35,9 +36,17 @@ impl<'r> Journal<'r> {
         let signals = SignalsBlocked::begin();
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
-        let file = kernel::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0)?;
+        let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
+        let file = match kernel::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0) {
+            Err(_) if is_gone() => return Err(GONE),
+            file => file?,
+        };
         if !sys::lock(file.0, libc::LOCK_EX) {
             return Err(libc::ENOLCK);
+        }
+        // (Its directory was renamed while this process waited.)
+        if is_gone() {
+            return Err(GONE);
         }
         Ok(Self { root, file, entry: Cell::new(0), _signals: signals })
     }
@@ -90,7 +99,7 @@ impl Drop for Journal<'_> {
         let _ = sys::lock(self.file.0, libc::LOCK_UN);
         // What this call does comes after what other nodes have done.
         if self.entry.get() != 0 && self.root.state().flags.load(Ordering::Acquire) & flag::NODES_ORDER != 0 {
-            barrier::wait_for_order(self.root, self.entry.get());
+            order::wait_for_order(self.root, self.entry.get());
         }
     }
 }

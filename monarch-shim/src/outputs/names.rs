@@ -17,7 +17,7 @@ use monarch_abi::outputs::record::{Op, flag};
 
 /// Whether anything below the root is not as the PFS has it.
 pub(super) fn is_quiet(root: &Root) -> bool {
-    root.state().entries.load(Ordering::Acquire) == 0 && !root.map.is_pending()
+    root.state().entries.load(Ordering::Acquire) == 0 && !root.map.may_be_overtaken()
 }
 
 /// What the overlay says of a name, whose directory is followed.
@@ -160,7 +160,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
 /// Whether the removal of a name that the PFS has waits for what is pending. Links to nothing are
 /// removed at once: programs use them as locks.
 fn waits(place: &Place) -> Result<bool> {
-    if !place.root.map.is_pending() || is_through(&place.root, place.name()) {
+    if !place.root.map.may_be_overtaken() || is_through(&place.root, place.name()) {
         return Ok(false);
     }
     let mut path = place.on_pfs()?;
@@ -192,7 +192,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     // While something is pending, the PFS may have names there that the job does not see: part
     // files, and files that are just being published or removed.
-    if !below.hides_names && !root.map.is_pending() {
+    if !below.hides_names && !root.map.may_be_overtaken() {
         return Ok(Answer::Plain);
     }
     may_change_directory(place)?;
@@ -230,7 +230,7 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {
-        if matches!(make(place)?, Answer::Done(())) || !root.map.is_pending() {
+        if matches!(make(place)?, Answer::Done(())) || !root.map.may_be_overtaken() {
             return Ok(Answer::Plain);
         }
         if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {

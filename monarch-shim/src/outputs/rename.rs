@@ -189,7 +189,7 @@ impl Target {
 
 /// Waits for what is pending, before a plain call that must not overtake it.
 fn leave(root: &Root) {
-    if root.map.is_pending() {
+    if root.map.may_be_overtaken() {
         barrier::wait_for_all(root);
     }
 }

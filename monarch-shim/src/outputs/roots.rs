@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{MAX_OUTPUTS, Output};
 use monarch_abi::mem::Map;
-use monarch_abi::outputs::state::{self, State, StateMap};
+use monarch_abi::outputs::state::{self, State, StateMap, closed};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
@@ -123,15 +123,12 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
     Some((get(ctx, number)?, rest))
 }
 
-/// Whether the overlay of an output root has anything: what is pending, or was a moment ago and is
-/// kept as a clean copy.
-pub fn any_entries(ctx: &Ctx) -> bool {
-    let count = ctx.map.outputs().len();
-    CELLS.iter().take(count).any(|cell| {
-        // SAFETY: written before the flag said so, and never again.
-        let map = || unsafe { (*cell.map.0.get()).assume_init_ref() };
-        cell.flag.load(Ordering::Acquire) != MAPPED || map().state.entries.load(Ordering::Acquire) != 0
-    })
+/// Whether anything is pending below an output root, so that a path which leads there by links from
+/// outside is to be followed. (What such a path changes of a published file, the next open of its
+/// clean copy finds.)
+pub fn any_pending(ctx: &Ctx) -> bool {
+    let mut roots = (0..ctx.map.outputs().len()).filter_map(|number| get(ctx, number));
+    roots.any(|root| root.map.may_be_overtaken())
 }
 
 /// Whether some output root, or its staging directory, lies on this device.
@@ -150,7 +147,8 @@ fn get(ctx: &Ctx, number: usize) -> Option<Root> {
     if output.is_on.load(Ordering::Acquire) == 0 || !is_trusted(ctx, number, output) {
         return None;
     }
-    Some(Root { ctx: *ctx, output, map: mapped(ctx, number, output)? })
+    let map = mapped(ctx, number, output)?;
+    (map.state.closed.load(Ordering::Acquire) != closed::GONE).then_some(Root { ctx: *ctx, output, map })
 }
 
 fn is_trusted(ctx: &Ctx, number: usize, output: &Output) -> bool {

@@ -1,0 +1,275 @@
+//! Corners: names that are written while others rename over them, very many descriptors or none
+//! left, copies that others made stale, quotas, shells, threads.
+
+use super::tree::{Tree, differences, tree};
+use super::world::{Drain, Outputs, PART_OPS, PARTS, is_built};
+use crate::harness::{Ended, Job, Running, assert_same};
+use slowfs::{FaultKind, FaultSpec, Op};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// Without the drain that takes nothing: the job waits for publications.
+const DRAINED: [Drain; 2] = [Drain::Quick, Drain::Slow];
+
+/// Runs replays of a program direct and staged, with a PFS and a tier of its own for each drain. At
+/// least `least` files are staged. Rows that wait for publications are left out while it is held.
+#[track_caller]
+fn same(world: fn() -> Outputs, program: &str, rows: &[&str], drains: &[Drain], least: usize) {
+    for &drain in drains {
+        let w = world();
+        let job = w.program(&format!("corners/{program}")).args(rows);
+        let job = if drain == Drain::Held { job.arg("--no-barriers") } else { job };
+        w.same(&job, &[drain], least);
+    }
+}
+
+#[test]
+fn a_rename_over_a_name_that_is_written_leaves_the_new_file() {
+    same(Outputs::new, "over_open.py", &[], &DRAINED, 40);
+    same(Outputs::new, "over_open.py", &[], &[Drain::Held], 25);
+}
+
+#[test]
+fn a_rename_over_a_name_that_is_written_on_a_disk_tier() {
+    same(Outputs::disk, "over_open.py", &[], &[Drain::Slow], 40);
+}
+
+#[test]
+fn a_file_ends_where_its_directory_was_renamed_to_while_it_was_open() {
+    same(Outputs::new, "directories.py", &[], &DRAINED, 15);
+}
+
+#[test]
+fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
+    let rows = ["more_than_any_table_holds"];
+    let w = Outputs::new();
+    let direct = w.direct(&w.program("corners/descriptors.py").args(rows));
+    if !direct.ended.text().contains(" high") {
+        println!("skipped: no 8,192 descriptors here");
+        return;
+    }
+    same(Outputs::new, "descriptors.py", &rows, &DRAINED, 6);
+}
+
+#[test]
+fn names_are_changed_when_no_descriptor_is_left() {
+    same(Outputs::new, "descriptors.py", &["none_is_left", "none_is_left_in_another_process"], &DRAINED, 8);
+}
+
+#[test]
+#[ignore = "fails: with no descriptor left a file that is open for writing is not renamed (EMFILE)"]
+fn a_file_that_is_written_is_renamed_when_no_descriptor_is_left() {
+    same(Outputs::new, "descriptors.py", &["the_last_one_writes"], &DRAINED, 2);
+}
+
+#[test]
+#[ignore = "fails: with no descriptor left chmod and utime of a pending file say EMFILE"]
+fn attributes_are_set_when_no_descriptor_is_left() {
+    same(Outputs::new, "descriptors.py", &["none_is_left_for_attributes"], &DRAINED, 1);
+}
+
+#[test]
+fn an_attribute_that_a_reader_sets_reaches_the_pfs() {
+    let rows = [
+        "one_attribute_by_a_reader_of_a_published_file",
+        "attributes_by_a_reader_of_a_file_that_was_replaced",
+        "attributes_by_a_reader_of_a_pending_file",
+    ];
+    same(Outputs::new, "descriptors.py", &rows, &Drain::ALL, 1);
+}
+
+#[test]
+#[ignore = "fails: what a reader of a clean copy sets after a first attribute does not reach the PFS"]
+fn all_attributes_that_a_reader_sets_reach_the_pfs() {
+    let rows = [
+        "several_attributes_by_a_reader_of_a_published_file",
+        "attributes_by_a_reader_that_has_seen_the_publication",
+        "attributes_by_a_reader_of_a_file_that_was_renamed",
+    ];
+    same(Outputs::new, "descriptors.py", &rows, &DRAINED, 3);
+}
+
+#[test]
+fn an_open_that_must_not_wait_finds_a_pending_file() {
+    same(Outputs::new, "descriptors.py", &["opens_that_must_not_wait"], &Drain::ALL, 9);
+    same(Outputs::disk, "descriptors.py", &["opens_that_must_not_wait"], &[Drain::Slow], 9);
+}
+
+#[test]
+fn a_pending_file_is_opened_by_the_number_of_a_descriptor() {
+    let rows =
+        ["reopened_by_number_while_it_is_written", "reopened_by_number_after_it_was_removed", "attributes_by_number"];
+    same(Outputs::new, "descriptors.py", &rows, &Drain::ALL, 2);
+    same(Outputs::new, "descriptors.py", &["reopened_by_number_after_it_was_renamed"], &[Drain::Held], 2);
+    same(Outputs::new, "descriptors.py", &["reopened_by_number_after_the_writer_closed"], &[Drain::Held], 1);
+}
+
+#[test]
+#[ignore = "fails: what is written by the number of a clean copy's descriptor stays in the tier"]
+fn a_published_file_is_written_by_the_number_of_a_descriptor() {
+    let rows = [
+        "reopened_by_number_after_the_publication",
+        "reopened_by_number_with_the_publication_between",
+        "reopened_by_number_after_it_was_renamed",
+        "reopened_by_number_after_the_writer_closed",
+    ];
+    same(Outputs::new, "descriptors.py", &rows, &DRAINED, 8);
+}
+
+#[test]
+#[ignore = "fails: chmod by the number of a descriptor takes the mark of a staged file: another inode"]
+fn a_mode_that_is_set_by_number_leaves_the_inode() {
+    same(Outputs::new, "descriptors.py", &["mode_by_number"], &Drain::ALL, 1);
+}
+
+#[test]
+fn names_are_changed_right_after_a_shell_redirected_into_them() {
+    same(Outputs::new, "redirections.py", &[], &DRAINED, 30);
+    same(Outputs::new, "redirections.py", &[], &[Drain::Held], 15);
+}
+
+#[test]
+fn names_are_changed_right_after_a_shell_redirected_into_them_on_a_disk_tier() {
+    same(Outputs::disk, "redirections.py", &[], &[Drain::Slow], 30);
+}
+
+#[test]
+fn threads_change_names_of_one_directory_as_directly() {
+    same(Outputs::new, "threads.py", &[], &[Drain::Quick], 300);
+    same(Outputs::new, "threads.py", &[], &[Drain::Held], 100);
+}
+
+#[test]
+#[ignore = "fails now and then on a busy machine: a name that was removed is there again for a moment"]
+fn threads_change_names_of_one_directory_while_the_drain_is_slow() {
+    for _ in 0..10 {
+        same(Outputs::disk, "threads.py", &["each_with_names_of_its_own"], &[Drain::Slow], 100);
+    }
+}
+
+/// Runs `stale.py`, with what others do on the PFS after its steps; all is published before.
+#[track_caller]
+fn with_others(w: &Outputs, mut running: Running, staged: bool, others: [fn(&Path); 2]) -> (Ended, Tree) {
+    for (n, act) in (1..).zip(others) {
+        running.until_written(&format!("step {n}\n"));
+        if staged {
+            let flushed = w.monarch("flush").arg(w.root()).output().unwrap();
+            assert!(flushed.status.success(), "{flushed:?}");
+        }
+        act(&w.published());
+        running.write(b"\n");
+    }
+    let ended = running.end();
+    let left = tree(&w.published());
+    w.clear();
+    (ended, left)
+}
+
+#[track_caller]
+fn same_with_others(w: &Outputs, how: &str, others: [fn(&Path); 2]) -> Option<Ended> {
+    let job = w.program("corners/stale.py").arg(how);
+    let (direct, direct_tree) = with_others(w, w.world().start_bare(&job), false, others);
+    assert!(direct.text().contains("## end"), "the program failed: {}", direct.errors());
+    if !is_built() {
+        return None;
+    }
+    let (staged, staged_tree) = with_others(w, w.start(&job), true, others);
+    assert_same(&direct, &staged);
+    let differ = differences(&direct_tree, &staged_tree);
+    assert!(differ.is_empty(), "another tree:\n{}", differ.join("\n"));
+    Some(staged)
+}
+
+fn nothing(_: &Path) {}
+
+/// Another version of each file of `stale.py read`.
+fn new_versions(top: &Path) {
+    let open = |name: &str| fs::File::options().write(true).open(top.join(name)).unwrap();
+    for (name, size) in [("same_size", 5000), ("longer", 9000)] {
+        open(name).write_all(&vec![b'n'; size]).unwrap();
+    }
+    open("shorter").set_len(100).unwrap();
+    fs::write(top.join("new"), vec![b'r'; 5000]).unwrap();
+    fs::rename(top.join("new"), top.join("replaced")).unwrap();
+    fs::remove_file(top.join("removed")).unwrap();
+}
+
+#[test]
+fn a_clean_copy_gives_way_to_what_others_wrote() {
+    for ttl in [Duration::ZERO, Duration::from_secs(30)] {
+        let w = Outputs::plan(|plan| plan, |pfs| pfs.attr_ttl(ttl));
+        let Some(ended) = same_with_others(&w, "read", [nothing, new_versions]) else { return };
+        let text = ended.text();
+        assert!(text.contains("longer 9000") && text.contains("removed ENOENT"), "{ttl:?}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "fails: entries of a directory that others removed hide what is renamed to its name"]
+fn a_directory_that_others_removed_is_committed_again() {
+    let remove = |top: &Path| fs::remove_dir_all(top.join("final")).unwrap();
+    same_with_others(&Outputs::new(), "directory", [remove, nothing]);
+}
+
+/// What of the PFS is over its quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quota {
+    Files,
+    FilesAndBytes,
+}
+
+impl Quota {
+    fn begin(self, w: &Outputs) {
+        let edquot = || FaultSpec::new(FaultKind::Errno(libc::EDQUOT));
+        if self == Self::FilesAndBytes {
+            w.pfs().clear().unwrap();
+            w.pfs().fault(edquot().ops(PART_OPS).path(PARTS)).unwrap();
+        }
+        w.pfs().fault(edquot().ops(&[Op::Create, Op::Mknod])).unwrap();
+    }
+}
+
+/// Runs `quota.py`, with more pending than may be. The quota is met before the create, or while it
+/// waits.
+#[track_caller]
+fn refused(quota: Quota, is_waiting: bool) {
+    let w = Outputs::disk().set("outputs.0.max_pending=1MiB");
+    let job = |seconds: &str| -> Job { w.program("corners/quota.py").arg(seconds) };
+    let direct = w.direct(&job("0"));
+    assert!(direct.ended.text().contains("## end"), "the program failed: {}", direct.ended.errors());
+    if !is_built() {
+        return;
+    }
+    w.slow_down(Drain::Held);
+    let mut running = w.start(&job("60"));
+    running.until_written("full");
+    if is_waiting {
+        running.write(b"\n");
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!running.written().contains("refused"), "{}", running.written());
+        quota.begin(&w);
+    } else {
+        quota.begin(&w);
+        running.write(b"\n");
+    }
+    running.until_written("refused");
+    w.pfs().clear().unwrap();
+    running.write(b"\n");
+    let ended = running.end().good();
+    assert!(ended.text().contains("refused 122 soon"), "{quota:?}: {}", ended.text());
+    let differ = differences(&direct.tree, &tree(&w.published()));
+    assert!(differ.is_empty(), "{quota:?}: another tree:\n{}", differ.join("\n"));
+}
+
+#[test]
+fn a_create_beyond_what_may_be_pending_is_told_of_a_quota() {
+    refused(Quota::Files, false);
+    refused(Quota::FilesAndBytes, false);
+}
+
+#[test]
+fn a_create_that_waits_for_room_is_told_of_a_quota() {
+    refused(Quota::FilesAndBytes, true);
+}
