@@ -182,9 +182,10 @@ fn copy_leased(
             (path, part.map_err(Failure::new("create the part file of", &request.target))?)
         }
     };
-    let sum = copy_bytes(context, request, data, part.as_ref(), st.st_size as u64, progress)?;
+    let before = part.stat().map_err(Failure::new("stat the part file of", &request.target))?;
+    let sum = copy_bytes(context, request, data, (part.as_ref(), before.size), st.st_size as u64, progress)?;
     set_extended(request, data, part.as_ref())?;
-    part.set_attributes(&attributes).map_err(Failure::new("set the attributes of", &request.target))?;
+    part.set_attributes(&attributes, &before).map_err(Failure::new("set the attributes of", &request.target))?;
     part.sync().map_err(Failure::new("sync", &request.target))?;
     let done = part.stat().map_err(Failure::new("stat the part file of", &request.target))?;
     if done.size != st.st_size as u64 {
@@ -267,18 +268,17 @@ fn copy_bytes(
     context: &CopyContext,
     request: &CopyRequest,
     data: &LeasedFile,
-    part: &dyn TargetFile,
+    (part, former_size): (&dyn TargetFile, u64),
     size: u64,
     progress: &CopyProgress,
 ) -> Result<u64, Stop> {
     let read = |errno| Stop::from(Failure::new("read the staged file of", &request.target)(errno));
     let write = |errno| Stop::from(Failure::new("write", &request.target)(errno));
-    let before = part.stat().map_err(write)?;
-    if before.size > 0 {
+    if former_size > 0 {
         part.set_len(0).map_err(write)?;
     }
     let mut buffer = vec![0; WRITE_BYTES.min(usize::try_from(size).unwrap_or(WRITE_BYTES)).max(1)];
-    let (mut sum, mut at) = (Xxh3::new(), 0);
+    let (mut sum, mut at, mut end_written) = (Xxh3::new(), 0, 0);
     while at < size {
         // Holes stay holes.
         let from = match rustix::fs::seek(&data.fd, SeekFrom::Data(at)) {
@@ -304,11 +304,12 @@ fn copy_bytes(
             throttle(context, got);
             write_all(part, &buffer[..got], at).map_err(write)?;
             at += got as u64;
+            end_written = at;
             progress.bytes.store(at, Ordering::Relaxed);
             context.copied_bytes.fetch_add(got as u64, Ordering::Relaxed);
         }
     }
-    if part.stat().map_err(write)?.size != size {
+    if end_written < size {
         part.set_len(size).map_err(write)?;
     }
     Ok(sum.digest())

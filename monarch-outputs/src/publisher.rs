@@ -23,6 +23,11 @@ use std::sync::atomic::Ordering;
 /// Steps of a batch, at most.
 pub const MAX_BATCH: usize = 64;
 
+/// Files of a batch that are asked about at once, at most.
+const MAX_STATS: usize = 16;
+/// From so many steps of a batch on, they are.
+const MIN_PARALLEL: usize = 4;
+
 /// A step that was done and is not logged.
 #[derive(Debug)]
 struct Done {
@@ -56,7 +61,7 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root. Methods: 28, because each kind of step is a few short
+/// Publishes the entries of one output root. Methods: 29, because each kind of step is a few short
 /// ones.
 #[derive(Debug)]
 pub struct Publisher {
@@ -235,7 +240,8 @@ impl Publisher {
             Err(Errno::NOENT) => return Ok(()),
             other => other.map_err(fail())?,
         };
-        open.set_attributes(&now).and_then(|()| open.sync()).map_err(fail())?;
+        let before = open.stat().map_err(fail())?;
+        open.set_attributes(&now, &before).and_then(|()| open.sync()).map_err(fail())?;
         if let Some(part) = self.copied.get_mut(&file.staged.id) {
             part.attributes = now;
         }
@@ -408,6 +414,7 @@ impl Publisher {
             unless_missing(self.target.sync_dir(dir)).map_err(Failure::new("sync the directory", dir))?;
         }
         self.dirs.clear();
+        self.stat_published();
         let mut entries = Vec::new();
         for done in &mut self.batch {
             let Place { seq, sub } = done.step.place;
@@ -415,7 +422,6 @@ impl Publisher {
             let kind = match &done.step.action {
                 Action::Publish(file) => {
                     fields.id = file.staged.id;
-                    done.stat = self.target.stat(&file.target).ok();
                     if let Some(st) = done.stat {
                         (fields.dev, fields.ino, fields.size) = (st.dev, st.ino, st.size);
                         (fields.mtime_ns, fields.ctime_ns) = (st.mtime_ns, st.ctime_ns);
@@ -431,6 +437,26 @@ impl Publisher {
             entries.push(LogEntry::new(kind, fields));
         }
         self.log.append(&entries).map_err(Failure::new("write the agent's log", PUBLISHED.as_bytes()))
+    }
+
+    /// Asks what the published files of the batch are, several at a time.
+    fn stat_published(&mut self) {
+        let target = self.target.as_ref();
+        let stat = |done: &mut Done| {
+            if let Action::Publish(file) = &done.step.action {
+                done.stat = target.stat(&file.target).ok();
+            }
+        };
+        if self.batch.len() >= MIN_PARALLEL {
+            std::thread::scope(|scope| {
+                for some in self.batch.chunks_mut(MAX_BATCH / MAX_STATS) {
+                    let work = move || some.iter_mut().for_each(stat);
+                    // (Without a thread they are asked about below.)
+                    let _ = std::thread::Builder::new().name("outputs-stat".into()).spawn_scoped(scope, work);
+                }
+            });
+        }
+        self.batch.iter_mut().filter(|done| done.stat.is_none()).for_each(stat);
     }
 
     fn change_overlay(&mut self, plan: &SharedPlan) -> Result<Batch, Failure> {

@@ -4,7 +4,7 @@
 //! publications: after all that was pending when the copy began, and only while the file is still
 //! open under that name.
 
-use crate::copy::Failure;
+use crate::copy::{Failure, attributes_of};
 use crate::errors::OutputsError;
 use crate::plan::{join, parent};
 use crate::shared_plan::SharedPlan;
@@ -83,6 +83,8 @@ pub fn copy(
                 (rest, at) = (&rest[n..], at + n as u64);
             }
         }
+        // (The agent's own mask has taken bits out of the mode.)
+        to.set_attributes(&attributes_of(&st, false), &to.stat()?)?;
         to.sync()?;
         Ok(at)
     };

@@ -99,11 +99,11 @@ pub trait TargetFile: Send + Debug {
     /// # Errors
     /// What the kernel said.
     fn stat(&self) -> Result<TargetStat>;
-    /// Sets mode, owner and times.
+    /// Sets mode and owner, where they are not those of `before`, and times.
     ///
     /// # Errors
     /// What the kernel said.
-    fn set_attributes(&self, attributes: &Attributes) -> Result<()>;
+    fn set_attributes(&self, attributes: &Attributes, before: &TargetStat) -> Result<()>;
     /// Gives it these extended attributes, and no others that a job may set.
     ///
     /// # Errors

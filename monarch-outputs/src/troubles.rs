@@ -31,7 +31,11 @@ impl Retry {
         let now = Instant::now();
         self.errno = Some(errno);
         self.since.get_or_insert(now);
-        self.due = Some(now + self.backoff.pause());
+        // An attempt that was made before it was due, as for a file that was closed again, says
+        // nothing new.
+        if self.due.is_none_or(|due| due <= now) {
+            self.due = Some(now + self.backoff.pause());
+        }
     }
 
     /// The error that has lasted, if it does not pass by itself, and what is to be done about it.
@@ -98,5 +102,32 @@ pub fn sentence(failure: &Failure) -> String {
             format!("cannot {what} {path}: {errno}; the directory {dir} was removed: make it again")
         }
         (errno, _) => format!("cannot {what} {path}: {errno}; {}", advice(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_before_the_pause_is_over_do_not_lengthen_it() {
+        let mut retry = Retry::default();
+        (0..30).for_each(|_| retry.failed(Errno::IO));
+        let due = retry.due.expect("a pause");
+        assert!(due <= Instant::now() + Duration::from_secs(1), "{:?}", due - Instant::now());
+    }
+
+    #[test]
+    fn what_does_not_pass_by_itself_is_refused_and_only_some_of_it_is_given_to_creates() {
+        let of = |errno| {
+            let mut troubles = Troubles::default();
+            troubles.publish.failed(errno);
+            assert!(!troubles.is_refused(), "it has not lasted");
+            troubles.publish.since = Instant::now().checked_sub(HOLD_AFTER);
+            (troubles.is_refused(), troubles.held_errno())
+        };
+        assert_eq!(of(Errno::DQUOT), (true, libc::EDQUOT.unsigned_abs()));
+        assert_eq!(of(Errno::NOENT), (true, 0));
+        assert_eq!(of(Errno::IO), (false, 0));
     }
 }

@@ -44,6 +44,7 @@ pub mod roots;
 pub mod stat;
 pub mod tree;
 
+use crate::descriptor_names::{may_name_descriptor, may_reopen};
 use answer::{Answer, Result, of_call};
 use core::ffi::{CStr, c_char, c_int};
 use create::Create;
@@ -115,11 +116,43 @@ unsafe fn answer_change<T>(
 
 /// The place that a path names which is about to be changed.
 fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
-    let place = Place::find(ctx, dirfd, path);
+    let place = Place::find(ctx, dirfd, path).or_else(|| if follow { by_number(ctx, dirfd, path) } else { None });
     if place.is_none() && roots::any_pending(ctx) {
         return Place::behind_links(ctx, dirfd, path, follow);
     }
     place
+}
+
+/// The place of a staged file that a path names by the number of a descriptor, if it has a name.
+fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
+    if !may_reopen(path) || !may_name_descriptor(path) {
+        return None;
+    }
+    let saved = errno::errno();
+    // SAFETY: a path of the application, which ends with a NUL.
+    let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
+    let find = |fd: Fd| {
+        let (root, file) = descriptors::staged(ctx, fd.0)?;
+        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        let mut place = Place::at(root, rel.get())?;
+        place.is_by_number = true;
+        Some(place)
+    };
+    let place = fd.and_then(find);
+    errno::set_errno(saved);
+    place
+}
+
+/// Makes a plain call on the published file, if the path was a number: `call` gets its path.
+fn plainly(place: &Place, answer: Answer<c_int>, call: impl FnOnce(*const c_char) -> c_int) -> Result<Answer<c_int>> {
+    if !place.is_by_number || matches!(answer, Answer::Done(_)) {
+        return Ok(answer);
+    }
+    let mut path = place.on_pfs()?;
+    match call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) {
+        done @ 0.. => Ok(Answer::Done(done)),
+        _ => Err(errno::errno()),
+    }
 }
 
 /// Where a name that was not found leads by links outside of the output roots, if something is
@@ -175,8 +208,14 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
     unsafe {
         let bytes = user::path(path)?;
         let work = |place: &mut Place| {
-            let opened = open::open(place, Create { flags, mode })?;
+            let how = Create { flags, mode };
+            let opened = open::open(place, how)?;
             Ok(match opened {
+                Answer::Plain if place.is_by_number => {
+                    let mut path = place.on_pfs()?;
+                    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+                    Answer::Done(given(kernel::open(path, how.flags, how.mode)?))
+                }
                 Answer::Plain => Answer::Plain,
                 Answer::Done(fd) => {
                     changed(place, dirfd, path, flags);
@@ -455,7 +494,8 @@ unsafe fn rename_below(
     done
 }
 
-/// Attributes that are set by path; `call` gets the path of the staged file.
+/// Attributes that are set by path; `call` gets the path of the staged file, `on_pfs` that of the
+/// published one, where the path was the number of a descriptor.
 ///
 /// # Safety
 /// As for [`user::path`].
@@ -465,9 +505,36 @@ pub unsafe fn set_attributes(
     path: *const c_char,
     follow: bool,
     call: impl FnOnce(*const c_char) -> c_int,
+    on_pfs: impl FnOnce(*const c_char) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_changed_path(dirfd, path, follow, -1, |place| attributes::set(place, follow, |p| call(p.as_ptr()))) }
+    unsafe {
+        at_changed_path(dirfd, path, follow, -1, |place| {
+            let answer = attributes::set(place, follow, |p| call(p.as_ptr()))?;
+            plainly(place, answer, on_pfs)
+        })
+    }
+}
+
+/// Before attributes of an open file are set: of a directory, what is pending below it is published
+/// first.
+#[inline]
+pub fn settle_open_directory(fd: c_int) {
+    if let Some(ctx) = ctx::for_outputs()
+        && roots::any_pending(&ctx)
+    {
+        settle_directory_of(&ctx, fd);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle_directory_of(ctx: &Ctx, fd: c_int) {
+    let saved = errno::errno();
+    if let Some(place) = Place::find(ctx, fd, b".").filter(|_| fd >= 0) {
+        let _ = attributes::settle_directory(&place);
+    }
+    errno::set_errno(saved);
 }
 
 /// Extended attributes that are set or removed by path; `call` gets the path of the staged file.
@@ -475,15 +542,12 @@ pub unsafe fn set_attributes(
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn set_extended(
-    path: *const c_char,
-    follow: bool,
-    call: impl FnOnce(*const c_char) -> c_int,
-) -> Option<c_int> {
+pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*const c_char) -> c_int) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
-            attributes::set_extended(place, follow, |p| call(p.as_ptr()))
+            let answer = attributes::set_extended(place, follow, |p| call(p.as_ptr()))?;
+            plainly(place, answer, &call)
         })
     }
 }
@@ -515,7 +579,12 @@ pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<monarch_guest
 #[inline(never)]
 pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_changed_path(libc::AT_FDCWD, path, true, -1, |place| attributes::truncate(place, len)) }
+    unsafe {
+        at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+            let answer = attributes::truncate(place, len)?;
+            plainly(place, answer, |p| libc::truncate(p, len))
+        })
+    }
 }
 
 /// opendir(3).

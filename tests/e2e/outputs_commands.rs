@@ -115,7 +115,7 @@ fn a_directory_that_others_remove_ends_the_wait_and_made_again_gets_its_file() {
     let job = Job::new("sh").arg("-c").arg(script).option("--output").option(&p.out);
     let ended = p.w.start(&job).end();
     says(&ended, 5, &["not published: 1 entry", "sub/model.pt", "the directory sub was removed: make it again"]);
-    std::fs::create_dir(&behind).unwrap();
+    std::fs::create_dir(&dir).unwrap();
     p.w.pfs().clear().unwrap();
     p.until_no_agent();
     says(&p.monarch(&["recover"]), 0, &[]);

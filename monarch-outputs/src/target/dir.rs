@@ -20,6 +20,9 @@ const fn nanoseconds(s: i64, ns: i64) -> i64 {
     s.saturating_mul(1_000_000_000).saturating_add(ns)
 }
 
+/// Bits of the mode by which a program runs as its owner or group.
+const SET_ID: u32 = 0o6000;
+
 const fn timespec(ns: i64) -> Timespec {
     Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) }
 }
@@ -46,19 +49,18 @@ impl From<&Stat> for TargetStat {
     }
 }
 
-/// Sets mode, owner (if it differs) and times of an open file.
+/// Sets mode and owner, where they are not those of `now`, and times of an open file.
 ///
 /// # Errors
 /// What the kernel said.
-pub(crate) fn set_attributes(fd: BorrowedFd<'_>, attributes: &Attributes) -> Result<()> {
-    let now = TargetStat::from(&rustix::fs::fstat(fd)?);
+pub(crate) fn set_attributes(fd: BorrowedFd<'_>, attributes: &Attributes, now: &TargetStat) -> Result<()> {
     if let Some(Owner { uid, gid }) = attributes.owner
         && (uid, gid) != (now.uid, now.gid)
     {
         rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
-    // A change of the owner takes bits out of the mode.
-    if attributes.owner.is_some() || now.mode != attributes.mode {
+    // A change of the owner, or a write, takes bits out of the mode.
+    if attributes.owner.is_some() || now.mode != attributes.mode || now.mode & SET_ID != 0 {
         rustix::fs::fchmod(fd, Mode::from_raw_mode(attributes.mode))?;
     }
     let times =
@@ -265,8 +267,8 @@ impl TargetFile for OpenFile {
         Ok(TargetStat::from(&rustix::fs::fstat(&self.fd)?))
     }
 
-    fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
-        set_attributes(self.fd.as_fd(), attributes)
+    fn set_attributes(&self, attributes: &Attributes, before: &TargetStat) -> Result<()> {
+        set_attributes(self.fd.as_fd(), attributes, before)
     }
 
     fn set_extended(&self, attributes: &[Extended]) -> Result<()> {

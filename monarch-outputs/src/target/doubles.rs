@@ -191,7 +191,7 @@ impl TargetFile for MemoryFile {
         Ok(self.tree.lock().node(self.ino)?.stat)
     }
 
-    fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
+    fn set_attributes(&self, attributes: &Attributes, _before: &TargetStat) -> Result<()> {
         let mut memory = self.tree.lock();
         let stat = &mut memory.node(self.ino)?.stat;
         stat.mode = attributes.mode;
@@ -370,9 +370,9 @@ impl TargetFile for FaultyFile {
         self.inner.stat()
     }
 
-    fn set_attributes(&self, attributes: &Attributes) -> Result<()> {
+    fn set_attributes(&self, attributes: &Attributes, before: &TargetStat) -> Result<()> {
         self.faults.pass(Call::Attributes)?;
-        self.inner.set_attributes(attributes)
+        self.inner.set_attributes(attributes, before)
     }
 
     fn set_extended(&self, extended: &[Extended]) -> Result<()> {

@@ -23,7 +23,7 @@ pub(super) unsafe fn file(
     call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    if let Some(done) = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p)) } {
+    if let Some(done) = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p), |p| call(CWD, p)) } {
         return done;
     }
     // SAFETY: passed on.
@@ -77,8 +77,15 @@ pub(super) unsafe fn mode_at(
         unsafe { outputs::settle(dirfd, path, follows(flags)) };
     }
     // SAFETY: passed on.
-    let staged =
-        unsafe { outputs::set_attributes(dirfd, path, follows(flags), |p| call(CWD, p, mode | outputs::STAGED_MODE)) };
+    let staged = unsafe {
+        outputs::set_attributes(
+            dirfd,
+            path,
+            follows(flags),
+            |p| call(CWD, p, mode | outputs::STAGED_MODE),
+            |p| call(CWD, p, mode),
+        )
+    };
     if let Some(done) = staged {
         return done;
     }
@@ -115,6 +122,7 @@ pub(super) unsafe fn descriptor(
     next: impl FnOnce() -> c_int,
     on_path: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
+    outputs::settle_open_directory(fd);
     if let Some(mut path) = outputs::descriptors::published(fd) {
         let result = path.c_str().map_or(0, |p| on_path(p.as_ptr()));
         if result == 0 {

@@ -4,6 +4,7 @@ use super::answer::{Answer, Result};
 use super::barrier;
 use super::journal::{About, Journal};
 use super::kernel;
+use super::listing;
 use super::lookup::{Found, lookup};
 use super::names::goes_plainly;
 use super::open::forget_clean;
@@ -34,11 +35,12 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
     let file = match lookup(place, follow)? {
         Found::Entry(Entry::File(file)) => file,
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-        Found::Entry(Entry::Clean(_)) => {
-            // The published file will be another one than was copied.
-            forget_clean(place)?;
+        Found::Entry(Entry::Directory) => {
+            settle_directory(place)?;
             return Ok(Answer::Plain);
         }
+        // (The next open finds the published file to be another one than was copied.)
+        Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
         Found::Entry(Entry::Symlink(_)) => {
             barrier::wait_for_all(&place.root);
             return Ok(Answer::Plain);
@@ -64,6 +66,15 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
         journal.append(Op::Attributes, About { id: file.id, flags }, place.rel(), b"")?;
     }
     done(result)
+}
+
+/// Before attributes of a directory are set: what is pending below it is published first. It would
+/// change the time of the directory, and needs the right to write there.
+pub fn settle_directory(place: &Place) -> Result<()> {
+    if place.root.map.may_be_overtaken() && listing::has_pending(&place.root, place.rel())? {
+        barrier::wait_for_all(&place.root);
+    }
+    Ok(())
 }
 
 /// The result of a function of the C library, with its errno.

@@ -130,7 +130,7 @@ fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
 /// What the PFS has at the name: `Some(None)` for nothing (or what the job has removed), `None` if
 /// the file goes through.
 fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Target>>, Errno> {
-    if matches!(entry, Entry::Removed) {
+    if matches!(entry, Entry::Removed) || place.is_missing {
         return Ok(Some(None));
     }
     let mut path = place.on_pfs()?;

@@ -124,6 +124,23 @@ pub fn below(place: &Place) -> Result<Below> {
     Ok(below)
 }
 
+/// Whether anything is pending below a directory.
+pub fn has_pending(root: &Root, dir: &[u8]) -> Result<bool> {
+    let Ok(open) = open_dir(root.in_tree(dir)) else { return Ok(false) };
+    let mut has = false;
+    each(open.0, |name| {
+        if !has {
+            let rel = child(dir, name.name)?;
+            has = match tree::read(root, rel.get())? {
+                Entry::Directory => has_pending(root, rel.get())?,
+                entry => entry.is_pending(),
+            };
+        }
+        Ok(())
+    })?;
+    Ok(has)
+}
+
 /// Removes a directory of the overlay that has no links any more, where the PFS has no directory;
 /// whether it is gone. With the lock held.
 pub fn remove_empty(root: &Root, rel: &[u8]) -> bool {

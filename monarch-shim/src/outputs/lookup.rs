@@ -24,6 +24,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
     let follow = follow || place.is_dir_path;
     let (mut is_canonical, mut by_overlay) = (false, false);
     for _ in 0..MAX_LINKS {
+        place.is_missing = false;
         let state = place.root.state();
         if state.entries.load(Ordering::Acquire) == 0 || place.rel().is_empty() {
             return nothing(place, by_overlay);
@@ -75,9 +76,11 @@ fn nothing(place: &Place, by_overlay: bool) -> Result<Found, Errno> {
 }
 
 /// The target of the symbolic link that the PFS has at a place.
-fn pfs_link(place: &Place) -> Result<Option<PathBuffer>, Errno> {
+fn pfs_link(place: &mut Place) -> Result<Option<PathBuffer>, Errno> {
     let mut path = place.on_pfs()?;
-    Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
+    let target = kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?);
+    place.is_missing = matches!(target, Err(libc::ENOENT));
+    Ok(target.ok())
 }
 
 /// Goes on where a link at the place leads. Returns the path if that is not below an output root.

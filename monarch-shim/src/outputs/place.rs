@@ -20,6 +20,11 @@ pub struct Place {
     rel: PathBuffer,
     /// Whether the path ends with a slash or a dot: it can only mean a directory.
     pub is_dir_path: bool,
+    /// Whether the PFS has just said that it has no such name.
+    pub is_missing: bool,
+    /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
+    /// reach the staged file.
+    pub is_by_number: bool,
 }
 
 impl Place {
@@ -146,7 +151,7 @@ impl Place {
     pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
         let mut rel = PathBuffer::front();
         append_plain(&mut rel, rest)?;
-        Some(Self { root, rel, is_dir_path: ends_like_dir(rest) })
+        Some(Self { root, rel, is_dir_path: ends_like_dir(rest), is_missing: false, is_by_number: false })
     }
 
     /// Its path relative to the root.

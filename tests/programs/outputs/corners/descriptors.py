@@ -235,7 +235,7 @@ def opens_that_must_not_wait():
         put(f"f{n}", data(n, 50_000))
     threads = [threading.Thread(target=opens, args=(f"f{n}", n)) for n in range(3)]
     [t.start() for t in threads]
-    for n in range(150):
+    for n in range(60):
         put(f"g{n % 7}", data(n, 20_000 + n), W | C | T | os.O_NONBLOCK)
         fails_at = [k for k in range(7) if not can_open(f"g{k}", n)]
         if fails_at:
@@ -244,6 +244,15 @@ def opens_that_must_not_wait():
     [t.join() for t in threads]
     say("failed:", failed)
     look(*(f"f{n}" for n in range(3)), *(f"g{n}" for n in range(7)))
+
+
+@replay
+def opened_for_writing_again_and_again():
+    put("f", b"f")
+    for n in range(30):
+        os.close(os.open("f", W))
+        put("g", data(n, 100))
+    look("f", "g")
 
 
 def can_open(path, n):

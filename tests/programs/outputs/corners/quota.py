@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from see import data, put, say
 
 # With more bytes than may be pending.
-FILES, SIZE = 4, 1_000_000
+FILES, SIZE = 1, 4_000_000
 SECONDS = float(sys.argv[1])
 
 for n in range(FILES):
