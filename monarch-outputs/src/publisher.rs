@@ -374,11 +374,15 @@ impl Publisher {
             Ok(()) => {}
             Err(Errno::EXIST) if self.target.readlink(path).is_ok_and(|found| found == target) => {}
             Err(Errno::EXIST) => {
+                let is_link = self.target.readlink(path).is_ok();
                 let new = join(parent(path), &self.part_name(u64::MAX));
                 unless_missing(self.target.unlink(&new)).map_err(fail())?;
                 self.target.symlink(&new, target).map_err(fail())?;
                 self.target.rename(&new, path).map_err(fail())?;
-                self.notes.push(format!("{} was made by others meanwhile: the job's link replaces it", lossy(path)));
+                if !is_link {
+                    self.notes
+                        .push(format!("{} was made by others meanwhile: the job's link replaces it", lossy(path)));
+                }
             }
             Err(errno) => return Err(fail()(errno)),
         }

@@ -191,6 +191,11 @@ impl RootDrain {
             ..OutputStatus::default()
         };
         shared.view.backlog().fill(&mut status);
+        // A long run of publications, or the first one, has not told yet.
+        let mut plan = shared.plan.lock();
+        let _ = plan.read(&self.staging);
+        (status.pending, status.open) = (plan.planner.pending_len() as u64, plan.planner.open_files().count() as u64);
+        drop(plan);
         status.waits_for = shared.order.names();
         status.held = status.held.or_else(|| shared.order.held());
         status

@@ -19,6 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The file that says to which output root a staging directory belongs.
 pub const ROOT: &str = "root";
@@ -89,6 +90,11 @@ pub fn boot_id() -> String {
 pub fn key(root: &Path) -> String {
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(root.as_os_str().as_bytes()))
 }
+
+/// How long the lock of a staging directory is waited for.
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
+/// How often it is tried.
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// A staging directory that this process drains. Methods: 26, because its files share descriptors.
 #[derive(Debug)]
@@ -166,7 +172,7 @@ impl StagingDir {
     fn open(path: PathBuf, info: Option<RootInfo>) -> Result<Self, OutputsError> {
         let (dir, drain_lock) = loop {
             let dir = private_dir(&path)?;
-            let lock = take_drain_lock(&dir, &path)?;
+            let lock = wait_for_drain_lock(&dir, &path)?;
             // It may have been removed between the two.
             if is_at(dir.as_fd(), &path) {
                 break (dir, lock);
@@ -304,7 +310,7 @@ impl StagingDir {
 
     /// Sleeps until a record is appended or the time is over. `seen`: the counter of records before
     /// the caller looked for work.
-    pub fn sleep(&self, seen: u32, time: std::time::Duration) {
+    pub fn sleep(&self, seen: u32, time: Duration) {
         let state = self.state();
         state.sleepers.fetch_add(1, Ordering::SeqCst);
         if state.appended.load(Ordering::SeqCst) == seen {
@@ -451,6 +457,17 @@ pub(crate) fn is_at(dir: BorrowedFd<'_>, path: &Path) -> bool {
     let id = |st: rustix::fs::Stat| (st.st_dev, st.st_ino);
     let there = rustix::fs::lstat(path).map(id);
     there.is_ok() && there == rustix::fs::fstat(dir).map(id)
+}
+
+/// [`take_drain_lock`], and waits for an agent that was killed and is about to end.
+fn wait_for_drain_lock(dir: &OwnedFd, path: &Path) -> Result<File, OutputsError> {
+    let began = Instant::now();
+    loop {
+        match take_drain_lock(dir, path) {
+            Err(OutputsError::InUse { .. }) if began.elapsed() < MAX_LOCK_WAIT => std::thread::sleep(LOCK_POLL),
+            lock => return lock,
+        }
+    }
 }
 
 /// Takes the lock of whoever drains a staging directory.

@@ -78,6 +78,16 @@ impl JobOutputs {
         rest.is_empty()
     }
 
+    /// Whether the agent drains each output root of the job that was staged when the job began.
+    fn has_all(&self, service: &Service, found: &[OutputStatus]) -> bool {
+        let is_drained = |root: &PathBuf| found.iter().any(|s| s.path == *root && !s.staging.as_os_str().is_empty());
+        let was_staged = |root: &PathBuf| {
+            let before = service.before.outputs.iter().find(|s| s.path == *root);
+            before.is_some_and(|s| !s.staging.as_os_str().is_empty())
+        };
+        self.roots.iter().all(|root| is_drained(root) || !was_staged(root))
+    }
+
     /// Watches the drain. Returns why the wait is over, and what the agent said last.
     fn watch(&self, service: &mut Service, quiet: bool) -> (Verdict, Option<Vec<OutputStatus>>) {
         let (start, mut bar) = (Instant::now(), None);
@@ -85,7 +95,8 @@ impl JobOutputs {
         let (mut last, mut heard) = (None, start);
         loop {
             match service.ask(&Request::Outputs { roots: self.roots.clone() }) {
-                Some(Reply::Outputs { outputs }) => {
+                // An agent that was started again may not have all of them yet.
+                Some(Reply::Outputs { outputs }) if self.has_all(service, &outputs) => {
                     heard = Instant::now();
                     last = Some(outputs);
                 }

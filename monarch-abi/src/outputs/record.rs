@@ -45,7 +45,8 @@ pub enum Op {
 pub mod flag {
     /// The staged file was created by this open.
     pub const NEW: u16 = 1;
-    /// The PFS had a file of that name when the call was made.
+    /// The PFS had a file of that name when the call was made; a symbolic link replaces what has
+    /// the name.
     pub const PUBLISHED: u16 = 2;
     /// The open has truncated the staged file.
     pub const TRUNCATED: u16 = 4;

@@ -66,7 +66,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 25, because it stands for three programs. Methods: 27, for the same reason.
+/// Fields: 25, because it stands for three programs. Methods: 28, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -116,6 +116,7 @@ enum Call {
     Rename(usize, usize),
     Unlink(usize),
     Symlink(usize, usize),
+    RenameLink(usize, usize),
     Read(usize),
     StartCopy,
     EndCopy(usize),
@@ -134,7 +135,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => name.clone().prop_map(Call::Reopen),
         3 => (name.clone(), name.clone()).prop_map(|(a, b)| Call::Rename(a, b)),
         2 => name.clone().prop_map(Call::Unlink),
-        1 => (name.clone(), name).prop_map(|(a, b)| Call::Symlink(a, b)),
+        1 => (name.clone(), name.clone()).prop_map(|(a, b)| Call::Symlink(a, b)),
+        1 => (name.clone(), name).prop_map(|(a, b)| Call::RenameLink(a, b)),
         6 => (1usize..5).prop_map(Call::Read),
         6 => Just(Call::StartCopy),
         6 => any::<usize>().prop_map(Call::EndCopy),
@@ -300,6 +302,20 @@ impl World {
         self.plain.insert(name.to_vec(), Thing::Symlink(target.to_vec()));
         self.append(Op::Symlink, 0, 0, name, target);
         self.shown.insert(name.to_vec(), Shown::Symlink(target.to_vec()));
+    }
+
+    fn rename_link(&mut self, from: &[u8], to: &[u8]) {
+        let Some(Shown::Symlink(target)) = self.shown.get(from).cloned() else { return };
+        if from == to || matches!(self.shown.get(to), Some(Shown::File(_))) {
+            return;
+        }
+        let flags = if self.seen(to).is_some() { flag::PUBLISHED } else { 0 };
+        self.plain.insert(to.to_vec(), Thing::Symlink(target.clone()));
+        self.append(Op::Symlink, 0, flags, to, &target);
+        self.shown.insert(to.to_vec(), Shown::Symlink(target));
+        self.plain.remove(from);
+        self.append(Op::Unlink, 0, flag::PUBLISHED, from, b"");
+        self.shown.insert(from.to_vec(), Shown::Whiteout);
     }
 
     // --- the agent ---
@@ -675,6 +691,7 @@ impl World {
             Call::Rename(from, to) => self.rename(name(from), name(to)),
             Call::Unlink(at) => self.unlink(name(at)),
             Call::Symlink(at, target) => self.symlink(name(at), name(target)),
+            Call::RenameLink(from, to) => self.rename_link(name(from), name(to)),
             Call::Read(most) => self.read(*most),
             Call::StartCopy => self.start_copies(1),
             Call::EndCopy(at) => self.end_copy(*at),

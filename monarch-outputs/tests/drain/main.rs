@@ -568,6 +568,25 @@ fn numbers_that_the_log_knows_are_not_given_again() {
 }
 
 #[test]
+fn what_is_pending_is_told_during_a_long_run_of_publications() {
+    let world = World::new();
+    let shim = world.shim();
+    world.drained();
+    // One call takes longer than a look at the drain may.
+    world.faults.delay(Call::Rename, Duration::from_secs(2));
+    shim.write("a", b"1");
+    std::thread::sleep(Duration::from_millis(300));
+    shim.write("b", b"2");
+    let (outputs, root) = (world.outputs.as_ref().unwrap(), world.root());
+    let status = outputs.wait_drained(&root, Some(Instant::now()), |_| ControlFlow::Break(())).unwrap();
+    assert_eq!(status.pending, 2, "{status:?}");
+    assert!(outputs.status()[0].is_pending());
+    world.faults.clear();
+    world.drained();
+    assert_eq!(world.pfs(), tree(&[("a", "1"), ("b", "2")]));
+}
+
+#[test]
 fn a_removal_that_the_pfs_refuses_holds_nothing() {
     let world = World::new();
     let shim = world.shim();

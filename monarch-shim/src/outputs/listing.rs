@@ -272,7 +272,16 @@ impl Merged {
                 continue;
             }
             let rel = child(place.rel(), name)?;
-            if matches!(tree::read(root, rel.get())?, Entry::File(_) | Entry::Symlink(_) | Entry::Clean(_)) {
+            let is_there = match tree::read(root, rel.get())? {
+                Entry::File(_) | Entry::Symlink(_) | Entry::Clean(_) => true,
+                // Published since the PFS was listed, and not kept.
+                Entry::Nothing => {
+                    let path = root.on_pfs(rel.get()).ok_or(libc::ENAMETOOLONG);
+                    path.is_ok_and(|mut path| path.c_str().is_some_and(|path| kernel::lstat(path).is_ok()))
+                }
+                Entry::Directory | Entry::Removed | Entry::RemovedDir => false,
+            };
+            if is_there {
                 self.push(name, ino, kind)?;
             }
         }

@@ -45,6 +45,9 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                             (is_canonical, by_overlay) = (false, true);
                             continue;
                         }
+                        Err(libc::ENOENT) if tree::has_file_above(&place.root, place.rel())? => {
+                            return Err(libc::ENOTDIR);
+                        }
                         // The kernel says why, or leads out of the root.
                         Err(_) => return nothing(place, by_overlay),
                     }

@@ -65,6 +65,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                 Created::Through => return through(place),
             },
             Entry::Symlink(_) => return Err(libc::ELOOP),
+            Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
             Entry::Clean(clean) if !writes => {
                 return Ok(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done));
             }

@@ -4,6 +4,7 @@ use super::answer::{Answer, Result};
 use super::barrier;
 use super::create::{drop_data, is_through};
 use super::journal::{About, Journal};
+use super::kernel;
 use super::listing;
 use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs};
 use super::open::{forget_clean, hold, is_written};
@@ -11,6 +12,7 @@ use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
 use core::sync::atomic::Ordering;
+use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_guest::sys::Fd;
@@ -70,6 +72,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     (from.is_dir_path, to.is_dir_path) = (false, false);
     let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
     let exchanges = flags & libc::RENAME_EXCHANGE != 0;
+    let through = is_through(&root, from.name());
     match &source {
         Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
         Entry::File(_) if is_dir_path || to_is_dir_path => return Err(libc::ENOTDIR),
@@ -82,9 +85,19 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
                 Err(e) => return Err(e),
             }
         }
+        Entry::Symlink(_) | Entry::Nothing
+            if !exchanges && !is_dir_path && !to_is_dir_path && root.map.may_be_overtaken() && !through =>
+        {
+            let noreplace = flags & libc::RENAME_NOREPLACE != 0;
+            match rename_link(&from, &mut to, &source, noreplace) {
+                Ok(true) => return Ok((Answer::Done(()), After::Nothing)),
+                Ok(false) => {}
+                Err(e) if goes_plainly(&mut from, e) => {}
+                Err(e) => return Err(e),
+            }
+        }
         _ => {}
     }
-    let through = is_through(&root, from.name());
     let is_plain =
         matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
     if !(through && is_plain) {
@@ -194,11 +207,15 @@ fn leave(root: &Root) {
     }
 }
 
-/// Renames a pending file; `false` if it is none any more.
-fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
-    let root = from.root;
+/// What the PFS has at the name that a rename gives, whose directory is followed and may be
+/// changed.
+fn look_at_target(to: &mut Place) -> Result<Option<libc::stat64>> {
+    let root = to.root;
     if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
-        to.follow_parent()?;
+        match to.follow_parent() {
+            Err(libc::ENOENT) if tree::has_file_above(&root, to.rel())? => return Err(libc::ENOTDIR),
+            followed => followed.map(|_| ())?,
+        }
     }
     let there = match on_pfs(to) {
         Ok(st) => Some(st),
@@ -206,6 +223,75 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         Err(e) => return Err(e),
     };
     may_change_directory(to)?;
+    Ok(there)
+}
+
+/// The target of the symbolic link that a name is, pending or on the PFS.
+fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
+    if let Entry::Symlink(target) = entry {
+        let mut copy = PathBuffer::front();
+        copy.append(target.get()).ok_or(libc::ENAMETOOLONG)?;
+        return Ok(Some(copy));
+    }
+    let mut path = place.on_pfs()?;
+    Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
+}
+
+/// Renames a symbolic link while something is pending: the new name gets the link, then the old one
+/// is removed, both in their turn. `false` if it is none, or if all that is pending has to be
+/// published first.
+fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<bool> {
+    let root = from.root;
+    let Some(target) = link_target(from, source)? else { return Ok(false) };
+    let target = target.get();
+    let there = look_at_target(to)?;
+    may_change_directory(from)?;
+    let journal = Journal::lock(&root)?;
+    let is_same = match (tree::read(&root, from.rel())?, source) {
+        (Entry::Symlink(now), Entry::Symlink(_)) => now.get() == target,
+        (Entry::Nothing, Entry::Nothing) => true,
+        _ => false,
+    };
+    if !is_same {
+        return Ok(false);
+    }
+    let replaced = tree::read(&root, to.rel())?;
+    let is_there = match &replaced {
+        Entry::Nothing | Entry::Clean(_) => there.is_some(),
+        Entry::Removed => false,
+        Entry::Symlink(_) => true,
+        // (What others write there is waited for.)
+        Entry::File(_) | Entry::Directory | Entry::RemovedDir => return Ok(false),
+    };
+    if noreplace && is_there {
+        return Err(libc::EEXIST);
+    }
+    if matches!(replaced, Entry::Nothing | Entry::Clean(_)) && there.is_some_and(|st| is_dir(&st)) {
+        return Ok(false);
+    }
+    if from.rel() == to.rel() {
+        return Ok(true);
+    }
+    let mut text = PathBuffer::front();
+    text.append(b"L").and_then(|()| text.append(target)).ok_or(libc::ENAMETOOLONG)?;
+    let link = tree::prepare(to, text.get())?;
+    let flags = if is_there { flag::PUBLISHED } else { 0 };
+    journal.append(Op::Symlink, About { id: 0, flags }, to.rel(), target)?;
+    link.put(&replaced)?;
+    if let Entry::Clean(clean) = replaced {
+        drop_data(&root, &clean.file);
+    }
+    let before = tree::read(&root, from.rel())?;
+    let whiteout = tree::prepare(from, names::WHITEOUT)?;
+    journal.append(Op::Unlink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), b"")?;
+    whiteout.put(&before)?;
+    Ok(true)
+}
+
+/// Renames a pending file; `false` if it is none any more.
+fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
+    let root = from.root;
+    let there = look_at_target(to)?;
     may_change_directory(from)?;
     let was_published = on_pfs(from).is_ok();
     let journal = Journal::lock(&root)?;
@@ -227,7 +313,8 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         && !matches!(replaced, Entry::Removed)
         && on_pfs(to).is_ok_and(|st| is_dir(&st))
     {
-        return Err(libc::EISDIR);
+        let is_above = from.rel().strip_prefix(to.rel()).is_some_and(|rest| rest.first() == Some(&b'/'));
+        return Err(if is_above { libc::ENOTEMPTY } else { libc::EISDIR });
     }
     if from.rel() == to.rel() {
         return Ok(true);

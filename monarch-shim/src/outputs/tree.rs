@@ -109,6 +109,16 @@ fn count(root: &Root, before: &Entry, is_there: bool, is_pending: bool) {
     change(&root.state().entries, before.is_there(), is_there);
 }
 
+/// Whether a pending file stands where a path needs a directory.
+pub fn has_file_above(root: &Root, rel: &[u8]) -> Result<bool, Errno> {
+    for (end, _) in rel.iter().enumerate().filter(|(_, c)| **c == b'/') {
+        if matches!(read(root, rel.get(..end).unwrap_or_default())?, Entry::File(_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A link that lies beside the overlay, ready to be put there.
 pub struct NewLink<'p> {
     place: &'p Place,

@@ -43,7 +43,6 @@ fn modes_owners_times_and_reopened_files() {
 }
 
 #[test]
-#[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn logs_databases_and_mutexes_go_through() {
     let w = Outputs::new();
     let job = w.program("loggers.py");

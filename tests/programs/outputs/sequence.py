@@ -103,9 +103,14 @@ class States:
                 passing.add((words[0], since[words[0]]))
             for name in words[-1:] if kind in ("rename", "symlink") else words[:1]:
                 since[name] = k
-            for name in {w for w in words if isinstance(w, str)}:
+            # (What a link names does not change.)
+            for name in {w for w in words[kind == "symlink":] if isinstance(w, str)}:
                 self.history.setdefault(name, []).append((k, state.get(name)))
             self.after.append(state)
+        # Renames of what is pending fold: the first name is left with the last one.
+        for k, (kind, words) in enumerate(self.ops, 1):
+            if kind == "rename" and (words[1], k) in passing:
+                passing.add((words[0], k))
         self.passing = passing
 
     def earlier(self, name, k):

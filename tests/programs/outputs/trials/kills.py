@@ -16,6 +16,8 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.states, self.top, self.cache, self.over = states, top, {}, False
         self.at, self.looks, self.wrong = 0, 0, []
+        # The ledger, once the job is killed: a file that it was writing may then hold a part.
+        self.ledger = None
 
     def look(self):
         seen = look(self.top, self.cache)
@@ -37,12 +39,18 @@ class Watch(threading.Thread):
         if found is not None:
             self.at = found
             return
+        if self.ledger and survivors(self.states, done_of(self.ledger), seen)[0] is not None:
+            return
         wrong, k, names = nearest
         self.wrong.append(f"no state from {self.at} on: nearest is {k}, which differs at {[(n, self.states.after[k].get(n), seen.get(n)) for n in names[:4]]}")
 
     def end(self):
         self.over = True
         self.join()
+
+
+def done_of(ledger):
+    return os.path.getsize(ledger) if os.path.exists(ledger) else 0
 
 
 def survivors(states, done, seen):
@@ -94,6 +102,7 @@ def round_of(place, how, seed):
             return [f"the job ended with {job.returncode}: {out[-300:]} {errors[-1000:]}"], watch
     else:
         time.sleep(rng.random() * rng.choice([0.15, 0.6, 1.5]))
+        watch.ledger = ledger
         if how == "all":
             agents = place.agent_pids()
             os.killpg(job.pid, signal.SIGKILL)
@@ -104,7 +113,7 @@ def round_of(place, how, seed):
             for pid in children:
                 kill(int(pid))
         out, errors = job.communicate(timeout=200)
-    done = os.path.getsize(ledger) if os.path.exists(ledger) else 0
+    done = done_of(ledger)
     problems = []
     if how == "all":
         before = look(place.published, watch.cache) or {}
