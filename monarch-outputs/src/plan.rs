@@ -158,9 +158,8 @@ impl Planner {
 
     fn closed(&mut self, id: u64, seq: u64, pid: u32, time_ns: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        if let Some(at) = file.openers.iter().position(|&p| p == pid) {
-            file.openers.swap_remove(at);
-        }
+        // It has no other descriptor of the file: of several, only the last one's close is told.
+        file.openers.retain(|opener| *opener != pid);
         if file.is_covered {
             return;
         }

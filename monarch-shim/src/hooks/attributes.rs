@@ -57,7 +57,7 @@ pub(super) unsafe fn file_at(
     // SAFETY: tested before it is read; passed on.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && user::path(path).is_some_and(<[u8]>::is_empty) {
-            return descriptor(dirfd, || call(dirfd, path), |p| call(CWD, p));
+            return descriptor(dirfd, flag::OWNER, || call(dirfd, path), |p| call(CWD, p));
         }
         file(dirfd, path, follows(flags), call)
     }
@@ -105,22 +105,36 @@ pub(super) fn mode_of(fd: c_int, mode: mode_t) -> mode_t {
     if outputs::is_staged(fd) { mode | outputs::STAGED_MODE } else { mode }
 }
 
-/// Attributes of an open file were set, by their result: of a staged one the agent has to know.
-fn set_open(fd: c_int, flags: u16, result: c_int) -> c_int {
-    outputs::descriptors::attributes_changed(fd, result, flags);
-    result
-}
-
 const fn follows(flags: c_int) -> bool {
     flags & libc::AT_SYMLINK_NOFOLLOW == 0
 }
 
 /// Attributes of an open file change: of a copy, on the PFS instead. Of a clean copy, on the PFS
-/// and here.
+/// and here. Of a pending file the agent has to know: `flags` are those of the record.
 pub(super) unsafe fn descriptor(
     fd: c_int,
+    flags: u16,
     next: impl FnOnce() -> c_int,
-    on_path: impl FnOnce(*const c_char) -> c_int,
+    on_path: impl Fn(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    let result = unsafe { set_on_descriptor(fd, next, &on_path) };
+    outputs::descriptors::attributes_changed(fd, result, flags);
+    // The agent may have published it before it read that.
+    if result == 0
+        && let Some(mut path) = outputs::descriptors::published(fd)
+    {
+        let saved = errno::errno();
+        let _ = path.c_str().map(|p| on_path(p.as_ptr()));
+        errno::set_errno(saved);
+    }
+    result
+}
+
+unsafe fn set_on_descriptor(
+    fd: c_int,
+    next: impl FnOnce() -> c_int,
+    on_path: &impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     outputs::settle_open_directory(fd);
     if let Some(mut path) = outputs::descriptors::published(fd) {
@@ -163,7 +177,7 @@ pub(super) unsafe fn utimensat_any(
     // SAFETY: passed on.
     unsafe {
         if path.is_null() {
-            return set_open(fd, 0, descriptor(fd, || call(fd, path), |p| call(CWD, p)));
+            return descriptor(fd, 0, || call(fd, path), |p| call(CWD, p));
         }
         file_at(fd, path, flags, call)
     }
@@ -233,7 +247,7 @@ hook! { next;
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
         let set = mode_of(fd, mode);
-        set_open(fd, 0, descriptor(fd, || next(fd, set), |p| libc::chmod(p, mode)))
+        descriptor(fd, 0, || next(fd, set), |p| libc::chmod(p, mode))
     }
     fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         mode_at(fd, path, flags, mode, |fd, p, mode| next(fd, p, mode, flags))
@@ -241,7 +255,7 @@ hook! { next;
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        set_open(fd, flag::OWNER, descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid)))
+        descriptor(fd, flag::OWNER, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
     }
     fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
         file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
@@ -250,17 +264,17 @@ hook! { next;
     fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, |_, p| next(p, times)) }
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
-        set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimes(p, times)))
+        descriptor(fd, 0, || next(fd, times), |p| libc::utimes(p, times))
     }
     fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
-        if path.is_null() { set_open(fd, 0, descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times))) }
+        if path.is_null() { descriptor(fd, 0, || next(fd, path, times), |p| libc::utimes(p, times)) }
         else { file(fd, path, true, |fd, p| next(fd, p, times)) }
     }
     fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))
     }
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        set_open(fd, 0, descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0)))
+        descriptor(fd, 0, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
@@ -271,7 +285,7 @@ hook! { next;
         outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        set_open(fd, flag::EXTENDED, descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags)))
+        descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
     }
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
         outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))
@@ -280,7 +294,7 @@ hook! { next;
         outputs::set_extended(path, false, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key)))
     }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
-        set_open(fd, flag::EXTENDED, descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key)))
+        descriptor(fd, flag::EXTENDED, || next(fd, key), |p| libc::removexattr(p, key))
     }
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {

@@ -78,7 +78,10 @@ impl<'r> Journal<'r> {
         // twice.
         state.seq.store(seq, Ordering::Release);
         state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
-        state.last_id.store(about.id, Ordering::Relaxed);
+        // (A barrier changes no file.)
+        if op != Op::Barrier {
+            state.last_id.store(about.id, Ordering::Relaxed);
+        }
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
             self.entry.set(seq);

@@ -253,10 +253,15 @@ impl Merged {
                 return Ok(());
             }
             let rel = child(place.rel(), name.name)?;
+            let entry = tree::read(root, rel.get())?;
             if pending.names.has(name.name) {
+                // A link of the overlay replaces another one, and has its own number.
+                if matches!(entry, Entry::Symlink(_)) {
+                    return Ok(());
+                }
                 both.add(name.name)?;
             }
-            match tree::read(root, rel.get())? {
+            match entry {
                 Entry::Removed | Entry::RemovedDir => Ok(()),
                 Entry::File(file) => self.push(name.name, file.ino, libc::DT_REG),
                 Entry::Symlink(_) => self.push(name.name, name.ino, libc::DT_LNK),

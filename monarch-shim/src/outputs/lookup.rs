@@ -36,15 +36,15 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                     if matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
                         return Ok(Found::Entry(Entry::Removed));
                     }
+                } else if through_link(place)? {
+                    // Before the PFS, which may still have another link of that name.
+                    (is_canonical, by_overlay) = (false, true);
+                    continue;
                 } else if !is_canonical {
                     is_canonical = true;
                     match place.follow_parent() {
                         Ok(true) => continue,
                         Ok(false) => {}
-                        Err(libc::ENOENT) if through_link(place)? => {
-                            (is_canonical, by_overlay) = (false, true);
-                            continue;
-                        }
                         Err(libc::ENOENT) if tree::has_file_above(&place.root, place.rel())? => {
                             return Err(libc::ENOTDIR);
                         }
@@ -112,7 +112,12 @@ fn through_link(place: &mut Place) -> Result<bool, Errno> {
     let rel = place.rel();
     for (end, _) in rel.iter().enumerate().filter(|(_, c)| **c == b'/') {
         let (above, below) = (rel.get(..end).unwrap_or_default(), rel.get(end..).unwrap_or_default());
-        let Entry::Symlink(target) = tree::read(&place.root, above)? else { continue };
+        let target = match tree::read(&place.root, above)? {
+            Entry::Symlink(target) => target,
+            // The PFS still has what the job has removed.
+            Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+            _ => continue,
+        };
         let mut path = if target.get().first() == Some(&b'/') {
             Absolute(PathBuffer::front())
         } else {

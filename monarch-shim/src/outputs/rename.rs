@@ -266,7 +266,8 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     if noreplace && is_there {
         return Err(libc::EEXIST);
     }
-    if matches!(replaced, Entry::Nothing | Entry::Clean(_)) && there.is_some_and(|st| is_dir(&st)) {
+    // Plain calls would go through what the PFS still has of that name.
+    if there.is_some() {
         return Ok(false);
     }
     if from.rel() == to.rel() {

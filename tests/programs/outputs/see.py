@@ -92,8 +92,8 @@ def same(a, b, what):
         # (Its time goes on when something is published there.)
         return "" if (a.st_dev, a.st_ino, a.st_mode) == (b.st_dev, b.st_ino, b.st_mode) else f" DISAGREES: {what}"
     # (A pending link gets another inode with its publication, which may happen in between.)
-    ids = () if stat.S_ISLNK(a.st_mode) else ("st_dev", "st_ino")
-    fields = [f for f in (*ids, "st_mode", "st_size", "st_nlink", "st_uid", "st_gid", "st_mtime_ns") if getattr(a, f) != getattr(b, f)]
+    ids = () if stat.S_ISLNK(a.st_mode) else ("st_dev", "st_ino", "st_mtime_ns")
+    fields = [f for f in (*ids, "st_mode", "st_size", "st_nlink", "st_uid", "st_gid") if getattr(a, f) != getattr(b, f)]
     return f" DISAGREES: {what} in {','.join(fields)} {[(getattr(a, f), getattr(b, f)) for f in fields]}" if fields else ""
 
 
@@ -119,7 +119,8 @@ def tree(top="."):
                 rel = os.path.relpath(e.path, top)
                 st = e.stat(follow_symlinks=False)
                 kind = "d" if e.is_dir(follow_symlinks=False) else "l" if e.is_symlink() else "f"
-                agrees = e.inode() == st.st_ino and kind == {"dir": "d", "link": "l"}.get(KINDS.get(stat.S_IFMT(st.st_mode)), "f")
+                # (A pending link gets another inode with its publication, which may happen in between.)
+                agrees = (kind == "l" or e.inode() == st.st_ino) and kind == {"dir": "d", "link": "l"}.get(KINDS.get(stat.S_IFMT(st.st_mode)), "f")
                 scanned.append(f"{rel} {kind}" + ("" if agrees else f" DISAGREES: entry {e.inode()}, stat {st.st_ino}"))
                 if kind == "d":
                     scan(e.path)

@@ -6,6 +6,7 @@ use super::super::pfs_path_of;
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
 use libc::mode_t;
+use monarch_abi::outputs::record::flag;
 use monarch_guest::{errno, user};
 
 const CWD: c_int = libc::AT_FDCWD;
@@ -51,10 +52,11 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
                 if y as mode_t & libc::S_IXUSR == 0 {
                     hide_below_descriptor(fd);
                 }
-                let y = super::super::attributes::mode_of(fd, y as mode_t) as usize;
+                let marked = super::super::attributes::mode_of(fd, y as mode_t) as usize;
                 descriptor(
                     fd,
-                    || raw([x, y, 0, 0, 0, 0]),
+                    0,
+                    || raw([x, marked, 0, 0, 0, 0]),
                     |p| kernel(libc::SYS_fchmodat, [HERE, p as usize, y, 0, 0, 0]),
                 )
             }
@@ -64,12 +66,16 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
             SYS_FCHMODAT2 => mode_at(fd, path2, u as c_int, z as mode_t, |fd, p, mode| {
                 raw([fd as isize as usize, p as usize, mode as usize, u, v, 0])
             }),
-            libc::SYS_fchown => descriptor(fd, call, |p| kernel(libc::SYS_fchownat, [HERE, p as usize, y, z, 0, 0])),
+            libc::SYS_fchown => {
+                descriptor(fd, flag::OWNER, call, |p| kernel(libc::SYS_fchownat, [HERE, p as usize, y, z, 0, 0]))
+            }
             libc::SYS_fchownat => file_at(fd, path2, v as c_int, at),
             libc::SYS_utimensat => utimensat_any(fd, path2, u as c_int, at),
             libc::SYS_setxattr | libc::SYS_removexattr => file(CWD, path, true, |_, p| on(p)),
             libc::SYS_lsetxattr | libc::SYS_lremovexattr => file(CWD, path, false, |_, p| on(p)),
-            libc::SYS_fsetxattr => descriptor(fd, call, |p| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0])),
+            libc::SYS_fsetxattr => {
+                descriptor(fd, flag::EXTENDED, call, |p| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0]))
+            }
             SYS_SETXATTRAT => file_at(fd, path2, third, |fd, p| raw([fd as isize as usize, p as usize, z, u, v, w])),
             SYS_REMOVEXATTRAT => file_at(fd, path2, third, at),
             SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, at),
@@ -90,7 +96,7 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
                 }
             }
             libc::SYS_fremovexattr => {
-                descriptor(fd, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
+                descriptor(fd, flag::EXTENDED, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
             }
             #[cfg(target_arch = "x86_64")]
             _ => return older(n, a, raw),
