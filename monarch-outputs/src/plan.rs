@@ -158,7 +158,7 @@ impl Planner {
 
     fn closed(&mut self, id: u64, seq: u64, pid: u32, time_ns: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        // It has no other descriptor of the file: of several, only the last one's close is told.
+        // The shim appends the close of the last descriptor that a process has of the file.
         file.openers.retain(|opener| *opener != pid);
         if file.is_covered {
             return;

@@ -101,7 +101,7 @@ impl Snapshot {
         if !matches!(end, Ok(true)) {
             let _ = target.unlink(&self.part);
         }
-        // (Nobody waits for it any more.)
+        // (The caller has given up after SNAPSHOT_TIMEOUT.)
         let _ = self.answer.send(end.map(|_| ()));
     }
 
