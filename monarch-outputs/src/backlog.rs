@@ -152,9 +152,9 @@ impl Marker {
             Err(Errno::EXIST) => target.open(&self.name)?,
             other => other?,
         };
-        file.set_len(0)?;
+        // Whoever reads it meanwhile finds it empty only when it is new.
         file.write_at(text.as_bytes(), 0)?;
-        Ok(())
+        file.set_len(text.len() as u64)
     }
 
     /// Removes it, if it is there.
