@@ -11,12 +11,14 @@
 //!     keys         places of entries in the order of the nodes, where there are others
 //!     data/        staged files; their names say which part file on the PFS each has ([`names`])
 //!     tree/        the overlay: below the relative path of an entry a symbolic link ([`names`])
+//!     ask          where there are other nodes: the agent's socket ([`question`])
 //! ```
 //!
 //! The shim appends to the journal and changes the tree under the lock of the journal. The agent
 //! drains the journal, and takes entries out of the tree under the same lock.
 
 pub mod names;
+pub mod question;
 pub mod record;
 pub mod state;
 pub mod through;

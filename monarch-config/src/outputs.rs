@@ -2,6 +2,7 @@
 //! staged.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use monarch_abi::outputs::state::MAX_PATTERNS;
 
@@ -16,7 +17,10 @@ use super::probe::Probe;
 use super::raw::{RawNamedOutput, RawOutput};
 use super::roots::{Purpose, apart, one, spellings};
 use super::site_file::SITE_FILE;
-use super::units::{MIB, about};
+use super::units::{HOUR, MIB, about};
+
+/// How long a call waits for another node to publish what it asks for.
+const PEER_WAIT: Duration = Duration::from_mins(1);
 
 /// The output roots as far as they are directories: the rest needs the tiers.
 pub(super) struct Places<'a>(Vec<(Root, &'a RawOutput)>);
@@ -99,6 +103,7 @@ fn settings(
         fsync: cx.or(&name("fsync"), raw.fsync.as_ref(), OutputSync::Local)?,
         through: through(cx, &key.name("through"), raw.through.as_deref())?,
         max_pending: max_pending(cx, &key.name("max_pending"), raw, tier)?,
+        peer_wait: cx.within(&name("peer_wait"), raw.peer_wait.as_ref(), PEER_WAIT, Duration::ZERO..=HOUR)?,
         path: root.path,
         real_path: root.real_path,
         aliases: root.aliases,

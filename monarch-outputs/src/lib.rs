@@ -12,6 +12,7 @@ pub mod copier;
 pub mod copy;
 pub mod drain;
 pub mod errors;
+pub mod finder;
 pub mod journal;
 pub mod keys;
 pub mod latency;

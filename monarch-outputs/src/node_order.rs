@@ -2,8 +2,8 @@
 
 use crate::errors::OutputsError;
 use crate::keys::{KeyLog, LoggedKey};
-use crate::order::{Answer, Ask, NodeId, Order, Settled};
-use crate::plan::{Place, Planner};
+use crate::order::{Answer, Ask, Find, Found, NodeId, Order, Settled};
+use crate::plan::{Place, Planner, place_of};
 use crate::staging::StagingDir;
 use crate::sys::now_ns;
 use monarch_abi::outputs::KEYS;
@@ -17,6 +17,8 @@ pub struct NodeOrder {
     pub order: Order,
     log: KeyLog,
     state: &'static State,
+    /// [`Order::last_news`] when processes were told last.
+    told_news: u64,
 }
 
 impl NodeOrder {
@@ -37,13 +39,14 @@ impl NodeOrder {
             while logged.next_if(|key| key.up_to < place).is_some() {}
             order.append(place, clock, logged.peek().map(|key| key.key));
         }
-        let mut this = Self { order, log, state };
+        let mut this = Self { order, log, state, told_news: 0 };
         if let Some(settled) = this.order.give_up_all() {
             this.settle(&settled).map_err(OutputsError::io("write", &path))?;
         }
         this.keep_clock();
         this.follow(planner);
         this.publish_keyed(planner.last_seq());
+        this.tell_holding();
         Ok(this)
     }
 
@@ -82,7 +85,26 @@ impl NodeOrder {
     pub fn answer(&mut self, from: NodeId, ask: Ask) -> Answer {
         let answer = self.order.answer(from, ask);
         self.keep_clock();
+        self.tell_holding();
         answer
+    }
+
+    /// Answers a node that does not find a name, under the same condition.
+    #[must_use]
+    pub fn find(&self, planner: &Planner, find: &Find) -> Found {
+        let place = place_of(planner, find.subject, &find.path);
+        // One without a key: its call has not returned yet.
+        let key = place.and_then(|place| self.order.key_of(place)).unwrap_or(0);
+        Found { key, floor: self.order.floor() }
+    }
+
+    /// Tells processes of this node whether others may have something to publish.
+    pub fn tell_holding(&mut self) {
+        let (holding, news) = (self.order.holding().count() as u32, self.order.last_news());
+        self.state.holding_nodes.store(holding, Ordering::Release);
+        if news > std::mem::replace(&mut self.told_news, news) {
+            self.state.node_news.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Tells processes which of their entries have keys, `last_seq` being the last one that was

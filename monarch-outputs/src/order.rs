@@ -26,6 +26,7 @@ mod tests;
 mod wire;
 
 use crate::plan::Place;
+use monarch_abi::outputs::question::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -54,6 +55,24 @@ pub struct Answer {
     pub is_settled: bool,
     /// The highest key of the peer that was fixed without the asking node, or 0.
     pub owed: u64,
+    /// The least key of what the peer may still publish.
+    pub floor: u64,
+}
+
+/// What a node asks a peer about names that it does not find on the PFS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Find {
+    /// What of the path.
+    pub subject: Subject,
+    /// Relative to the output root.
+    pub path: Vec<u8>,
+}
+
+/// What the peer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The highest key of what the peer has of it, and still is to publish, or 0.
+    pub key: u64,
     /// The least key of what the peer may still publish.
     pub floor: u64,
 }
@@ -93,9 +112,11 @@ struct Peer {
     floor: u64,
     /// The floor that it waits for, or 0.
     wants: u64,
+    /// The highest clock that it has pushed while it had something to publish.
+    pushed: u64,
 }
 
-/// The order of one output root, as one node sees it. Methods: 26, because questions, answers and
+/// The order of one output root, as one node sees it. Methods: 29, because questions, answers and
 /// publication share its clock and its entries.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -114,7 +135,7 @@ impl Order {
     /// `last_key`.
     #[must_use]
     pub fn new(node: NodeId, clock: u64, last_key: u64, peers: &[NodeId]) -> Self {
-        let unknown = Peer { owed: last_key, floor: 0, wants: 0 };
+        let unknown = Peer { owed: last_key, floor: 0, wants: 0, pushed: clock.max(last_key) };
         let peers = peers.iter().filter(|&&peer| peer != node).map(|&peer| (peer, unknown));
         Self {
             node,
@@ -148,7 +169,8 @@ impl Order {
     /// Adds a peer. It is asked from the next round on, and holds entries from now on.
     pub fn join(&mut self, peer: NodeId) {
         if peer != self.node {
-            self.peers.entry(peer).or_insert(Peer { owed: self.last_key, floor: 0, wants: 0 });
+            let unknown = Peer { owed: self.last_key, floor: 0, wants: 0, pushed: self.clock };
+            self.peers.entry(peer).or_insert(unknown);
         }
     }
 
@@ -251,6 +273,9 @@ impl Order {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.floor = peer.floor.max(ask.floor);
             peer.wants = ask.wants;
+            if ask.floor <= ask.clock {
+                peer.pushed = peer.pushed.max(ask.clock);
+            }
             owed = peer.owed;
         }
         let is_settled = self.last_unsettled().is_none();
@@ -303,6 +328,27 @@ impl Order {
         self.round = None;
     }
 
+    // --- reading ---
+
+    /// The peers that may have something to publish, as far as they have told. What a call of
+    /// theirs has left, which returned before a call here began, was told.
+    pub fn holding(&self) -> impl Iterator<Item = NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.floor <= peer.pushed).map(|(&number, _)| number)
+    }
+
+    /// A peer has told its floor.
+    pub fn has_floor(&mut self, peer: NodeId, floor: u64) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.floor = peer.floor.max(floor);
+        }
+    }
+
+    /// The highest clock that any peer has pushed while it had something to publish.
+    #[must_use]
+    pub fn last_news(&self) -> u64 {
+        self.peers.values().map(|peer| peer.pushed).max().unwrap_or(0)
+    }
+
     // --- publication ---
 
     /// The least key of what this node may still publish.
@@ -324,7 +370,9 @@ impl Order {
         self.peers.iter().filter(|&peer| holds(peer)).map(|(&id, _)| id).collect()
     }
 
-    fn key_of(&self, place: Place) -> Option<u64> {
+    /// The key of what is published at a place, if it is fixed.
+    #[must_use]
+    pub fn key_of(&self, place: Place) -> Option<u64> {
         self.pending.range(place..).next().and_then(|(_, entry)| entry.key)
     }
 

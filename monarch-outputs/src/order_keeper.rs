@@ -135,6 +135,9 @@ impl OrderKeeper {
         let has_keys = self.settle(&mut plan);
         let held = self.holders(&plan);
         let pause = self.ask(&mut plan);
+        if let Some(order) = &mut plan.order {
+            order.tell_holding();
+        }
         drop(plan);
         self.tell(&held);
         if has_keys || held != held_before {

@@ -2,7 +2,7 @@
 
 use crate::copy::MayCopy;
 use crate::errors::OutputsError;
-use crate::order::{Answer, Ask, NodeId};
+use crate::order::{Answer, Ask, Find, Found, NodeId};
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions, root_number};
 use crate::staging::{self, RootInfo, StagingDir};
@@ -64,6 +64,8 @@ pub struct OutputRootSpec {
     pub flags: u32,
     /// Most bytes of files that are not published.
     pub max_pending: Option<u64>,
+    /// How long a process waits for other nodes to publish what it does not find.
+    pub peer_wait: Duration,
     /// Space of the tier.
     pub space: TierSpace,
 }
@@ -148,6 +150,7 @@ impl Outputs {
                 if !spec.is_left {
                     root.drain.staging().set_policy(&spec.through, self.flags(spec));
                     root.drain.set_max_pending(spec.max_pending);
+                    root.drain.set_peer_wait(spec.peer_wait);
                     root.is_left.store(false, Ordering::Release);
                 }
                 return Ok(root.attached.clone());
@@ -191,6 +194,7 @@ impl Outputs {
             keeps_clean: self.options.keeps_clean,
             is_salvage: false,
             peers: self.options.peers.clone(),
+            peer_wait: spec.peer_wait,
         };
         let drain = RootDrain::start(staging, target, &options)?;
         roots.insert(
@@ -207,10 +211,12 @@ impl Outputs {
     /// Answers another node about the order of the root with that number; `None` if it cannot now.
     #[must_use]
     pub fn answer(&self, from: NodeId, root: u64, question: &[u8]) -> Option<Vec<u8>> {
+        if let Some(find) = Find::decode(question) {
+            return self.find(root, &find).map(|found| found.encode());
+        }
         let ask = Ask::decode(question)?;
         self.clock.fetch_max(ask.clock, Ordering::AcqRel);
-        let found = self.lock().values().find(|known| root_number(&known.attached.root) == root).cloned();
-        let answer = match found {
+        let answer = match self.root_of(root) {
             Some(root) => root.drain.answer(from, ask)?,
             // Nothing was staged here: what comes has a higher key.
             None => Answer {
@@ -221,6 +227,18 @@ impl Outputs {
             },
         };
         Some(answer.encode())
+    }
+
+    /// Answers a node that does not find a name of the root with that number.
+    fn find(&self, root: u64, find: &Find) -> Option<Found> {
+        match self.root_of(root) {
+            Some(root) => root.drain.find(find),
+            None => Some(Found { key: 0, floor: self.clock.load(Ordering::Acquire).saturating_add(1) }),
+        }
+    }
+
+    fn root_of(&self, number: u64) -> Option<Arc<Root>> {
+        self.lock().values().find(|known| root_number(&known.attached.root) == number).cloned()
     }
 
     /// What is pending, of each root.

@@ -14,6 +14,7 @@
 //! * A restart feeds the journal again, and between its records the entries of the log of what was
 //!   published.
 
+mod asked;
 mod file;
 #[cfg(test)]
 mod model_tests;
@@ -22,6 +23,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub use asked::place_of;
 use file::renamed_dirs;
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
 pub use place::{FOUND, Guard, Place};

@@ -76,6 +76,7 @@ pub fn recover_to(
         keeps_clean: false,
         is_salvage: true,
         peers: None,
+        peer_wait: Duration::ZERO,
     };
     let mut drain = RootDrain::start(staging, target.clone(), &options)?;
     let mut held_since: Option<Instant> = None;

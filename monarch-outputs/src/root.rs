@@ -3,11 +3,12 @@
 use crate::copy::{CopyContext, MayCopy};
 use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
+use crate::finder::{self, Finder};
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
 use crate::load::{Loaded, load};
 use crate::node_order::NodeOrder;
-use crate::order::{Answer, Ask, NodeId};
+use crate::order::{Answer, Ask, Find, Found, NodeId};
 use crate::order_keeper::{OrderKeeper, OrderView};
 use crate::published::PublishedLog;
 use crate::room::{Room, TierSpace};
@@ -55,6 +56,8 @@ pub struct RootOptions {
     pub is_salvage: bool,
     /// The other nodes of the job, with whose entries this root's are ordered.
     pub peers: Option<Arc<dyn OutputPeers>>,
+    /// How long a process waits for them to publish what it does not find.
+    pub peer_wait: Duration,
 }
 
 impl std::fmt::Debug for RootOptions {
@@ -87,6 +90,7 @@ struct Shared {
 pub struct RootDrain {
     staging: Arc<StagingDir>,
     shared: Arc<Shared>,
+    finder: Option<Arc<Finder>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -126,7 +130,7 @@ impl RootDrain {
             is_stopping: AtomicBool::new(false),
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, rate: 0 }),
         });
-        let mut root = Self { staging, shared, threads: Vec::new() };
+        let mut root = Self { staging, shared, finder: None, threads: Vec::new() };
         root.spawn(log, options)?;
         Ok(root)
     }
@@ -141,10 +145,15 @@ impl RootDrain {
         self.threads.push(thread("outputs-room").spawn(move || shared.keep_room()).map_err(fail)?);
         if let Some(peers) = options.peers.clone() {
             let (plan, view) = (self.shared.plan.clone(), self.shared.order.clone());
-            let keeper = OrderKeeper::new(plan, peers, root_number(&self.staging.info().path()), view);
+            let number = root_number(&self.staging.info().path());
+            let keeper = OrderKeeper::new(plan.clone(), peers.clone(), number, view);
             let shared = self.shared.clone();
             let keep = move || keeper.run(&shared.is_stopping);
             self.threads.push(thread("outputs-order").spawn(keep).map_err(fail)?);
+            let finder = Arc::new(Finder::new(plan, peers, number, options.peer_wait));
+            let listener = finder::listen(&self.staging)?;
+            self.finder = Some(finder.clone());
+            self.threads.push(thread("outputs-finder").spawn(move || finder.serve(&listener)).map_err(fail)?);
         }
         let (shared, keeps_clean) = (self.shared.clone(), options.keeps_clean);
         let drain = move || shared.drain(log, keeps_clean);
@@ -167,6 +176,13 @@ impl RootDrain {
     /// Sets the bound of bytes that are not published.
     pub fn set_max_pending(&self, max_pending: Option<u64>) {
         self.shared.room.set_max_pending(max_pending);
+    }
+
+    /// Sets how long a process waits for other nodes to publish what it does not find.
+    pub fn set_peer_wait(&self, wait: Duration) {
+        if let Some(finder) = &self.finder {
+            finder.set_wait(wait);
+        }
     }
 
     /// The PFS below the root.
@@ -222,6 +238,12 @@ impl RootDrain {
         self.shared.plan.answer(from, ask)
     }
 
+    /// Answers a node that does not find a name; `None` when that is not possible now.
+    #[must_use]
+    pub fn find(&self, find: &Find) -> Option<Found> {
+        self.shared.plan.find(find)
+    }
+
     /// Makes the drain look at all open files, and waits until it found nothing more to do at once.
     /// Whether it did so in time.
     pub fn look(&self, timeout: Duration) -> bool {
@@ -241,6 +263,9 @@ impl RootDrain {
     pub fn stop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.context.leases.stop();
+        if let Some(finder) = &self.finder {
+            finder.stop();
+        }
         self.staging.map().notify_agent();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -7,7 +7,7 @@ use crate::copy::Failure;
 use crate::journal::{End, JournalReader};
 use crate::lease::is_closed;
 use crate::node_order::NodeOrder;
-use crate::order::{Answer, Ask, NodeId};
+use crate::order::{Answer, Ask, Find, Found, NodeId};
 use crate::plan::{Place, Planner};
 use crate::processes::is_alive;
 use crate::staging::StagingDir;
@@ -60,10 +60,7 @@ impl SharedPlan {
 
     /// Answers another node; `None` when the journal cannot be read, or there is no order.
     pub fn answer(&self, from: NodeId, ask: Ask) -> Option<Answer> {
-        let mut state = self.lock();
-        state.read(&self.staging).ok()?;
-        let open: Vec<u64> = state.planner.open_files().map(|file| file.staged.id).collect();
-        state.probe(&self.staging, &open);
+        let mut state = self.up_to_date()?;
         let order = state.order.as_mut()?;
         let could = order.order.holders();
         let answer = order.answer(from, ask);
@@ -74,6 +71,21 @@ impl SharedPlan {
             self.staging.map().notify_agent();
         }
         Some(answer)
+    }
+
+    /// Answers another node that does not find a name; `None` as for [`Self::answer`].
+    pub fn find(&self, find: &Find) -> Option<Found> {
+        let state = self.up_to_date()?;
+        Some(state.order.as_ref()?.find(&state.planner, find))
+    }
+
+    /// The plan after all records, and after all files that are closed by now.
+    fn up_to_date(&self) -> Option<MutexGuard<'_, PlanState>> {
+        let mut state = self.lock();
+        state.read(&self.staging).ok()?;
+        let open: Vec<u64> = state.planner.open_files().map(|file| file.staged.id).collect();
+        state.probe(&self.staging, &open);
+        Some(state)
     }
 }
 

@@ -6,6 +6,7 @@
 //! that makes it. A stopped agent delays the process by [`ANSWER_TIMEOUT_MS`] at most, once: from
 //! then on messages are left in its queue, until it answers again.
 
+use crate::agent_socket;
 use crate::descriptor_path::real_path;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use monarch_abi::foreign_changes::{
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{split_last, split_named};
 use monarch_guest::ctx;
-use monarch_guest::sys::{self, Fd, call};
+use monarch_guest::sys::{self, call};
 use monarch_guest::user;
 
 /// Age of the list of devices after which the agent is asked again, milliseconds.
@@ -232,25 +233,20 @@ fn is_slow() -> bool {
 fn say(head: &Head, name: &[u8]) -> Option<()> {
     let name = name.get(..name.len().min(NAME_MAX))?;
     let deadline = sys::coarse_ms() + u64::from(patience());
-    let socket = connect(deadline)?;
+    let path = SOCKET.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+    let socket = agent_socket::connect(path.take(SOCKET_LEN.load(Ordering::Relaxed) as usize), deadline)?;
     let mut message = [0u8; MESSAGE_MAX];
     for (to, from) in message.iter_mut().zip(head.to_bytes(name.len() as u8).iter().chain(name)) {
         *to = *from;
     }
     let message = message.get(..HEAD_LEN + name.len())?;
-    let what = [socket.0 as usize, message.as_ptr() as usize, message.len(), libc::MSG_NOSIGNAL as usize, 0, 0];
-    // SAFETY: the message is as long as said.
-    let sent = within(&socket, deadline, || unsafe { call(libc::SYS_sendto, what) });
-    if usize::try_from(sent) != Ok(message.len()) {
+    if !agent_socket::send(&socket, deadline, message) {
         return None;
     }
     let mut reply = [0u8; REPLY_MAX];
     let mut got = 0;
     loop {
-        let room = reply.get_mut(got..)?;
-        let what = [socket.0 as usize, room.as_mut_ptr() as usize, room.len(), 0, 0, 0];
-        // SAFETY: the buffer is as long as said.
-        let n = within(&socket, deadline, || unsafe { call(libc::SYS_read, what) });
+        let n = agent_socket::receive(&socket, deadline, reply.get_mut(got..)?);
         IS_SLOW.store(u32::from(n == -libc::EAGAIN as isize || n == -libc::EINTR as isize), Ordering::Relaxed);
         got += usize::try_from(n).ok().filter(|&n| n > 0)?;
         let devices = usize::from(*reply.first()?);
@@ -266,43 +262,4 @@ fn say(head: &Head, name: &[u8]) -> Option<()> {
 
 fn patience() -> u32 {
     if is_slow() { SLOW_AGENT_TIMEOUT_MS } else { ANSWER_TIMEOUT_MS }
-}
-
-fn connect(deadline: u64) -> Option<Fd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: takes no pointer; gives a descriptor.
-    let fd = unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) };
-    let socket = Fd(c_int::try_from(fd).ok().filter(|&fd| fd >= 0)?);
-    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
-    let path = SOCKET.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-    let len = SOCKET_LEN.load(Ordering::Relaxed) as usize;
-    for (to, from) in address.sun_path.iter_mut().zip(path.take(len)) {
-        *to = from as c_char;
-    }
-    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + len + 1;
-    let what = [socket.0 as usize, &raw const address as usize, len, 0, 0, 0];
-    // SAFETY: the address outlives the call.
-    (within(&socket, deadline, || unsafe { call(libc::SYS_connect, what) }) == 0).then_some(socket)
-}
-
-/// A call on a socket that blocks until the deadline at most. A signal that interrupts it does not
-/// make it longer.
-fn within(socket: &Fd, deadline: u64, mut call_once: impl FnMut() -> isize) -> isize {
-    loop {
-        let left = deadline.saturating_sub(sys::coarse_ms());
-        if left == 0 {
-            return -libc::EAGAIN as isize;
-        }
-        let patience = libc::timeval { tv_sec: left as i64 / 1000, tv_usec: left as i64 % 1000 * 1000 };
-        let (p, size) = (&raw const patience as usize, size_of::<libc::timeval>());
-        for which in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            let what = [socket.0 as usize, libc::SOL_SOCKET as usize, which as usize, p, size, 0];
-            // SAFETY: the value outlives the call.
-            unsafe { call(libc::SYS_setsockopt, what) };
-        }
-        let done = call_once();
-        if done != -libc::EINTR as isize {
-            return done;
-        }
-    }
 }

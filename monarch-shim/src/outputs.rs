@@ -23,6 +23,7 @@
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
 //! | [`order`] | waiting for a place in the order of the nodes |
+//! | [`peers`] | names that other nodes have written and not published |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -38,6 +39,7 @@ pub mod lookup;
 pub mod names;
 pub mod open;
 pub mod order;
+pub mod peers;
 pub mod place;
 pub mod rename;
 pub mod roots;
@@ -209,6 +211,10 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
         let bytes = user::path(path)?;
         let work = |place: &mut Place| {
             let how = Create { flags, mode };
+            // What it makes comes after what others have.
+            if flags & libc::O_CREAT == 0 || excludes {
+                peers::settle(place, follow);
+            }
             let opened = open::open(place, how)?;
             Ok(match opened {
                 Answer::Plain if place.is_by_number => {
@@ -247,6 +253,7 @@ pub unsafe fn stat(dirfd: c_int, path: *const c_char, buf: *mut libc::stat64, fo
     // SAFETY: by contract; the buffer is tested before it is written.
     unsafe {
         at_path(dirfd, path, -1, |place| {
+            peers::settle(place, follow);
             Ok(match stat::stat(place, follow)? {
                 Answer::Done(_) if !user::writable(buf) => return Err(libc::EFAULT),
                 Answer::Done(st) => {
@@ -274,6 +281,7 @@ pub unsafe fn statx(
     // SAFETY: by contract; a successful call has written the buffer.
     unsafe {
         at_path(dirfd, path, -1, |place| {
+            peers::settle(place, follow);
             let (file, mut path) = match stat::subject(place, follow)? {
                 Answer::Plain => return Ok(Answer::Plain),
                 Answer::Done(stat::Subject::Staged(file, path)) => (Some(file), path),
@@ -301,7 +309,9 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
     // SAFETY: by contract.
     unsafe {
         at_path(dirfd, path, -1, |place| {
-            Ok(match stat::subject(place, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
+            let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+            peers::settle(place, follow);
+            Ok(match stat::subject(place, follow)? {
                 Answer::Plain => Answer::Plain,
                 Answer::Done(stat::Subject::Staged(_, mut path) | stat::Subject::At(mut path)) => {
                     kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
@@ -321,6 +331,7 @@ pub unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, roo
     // SAFETY: by contract; the buffer is tested before it is written.
     unsafe {
         at_path(dirfd, path, -1, |place| {
+            peers::settle(place, false);
             Ok(match stat::read_link(place)? {
                 Answer::Plain => Answer::Plain,
                 Answer::Done(_) if room == 0 => return Err(libc::EINVAL),
@@ -353,8 +364,12 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
-            let done = if flags & libc::AT_REMOVEDIR != 0 { names::rmdir(place) } else { names::unlink(place) };
-            done.map(as_result)
+            if flags & libc::AT_REMOVEDIR != 0 {
+                peers::settle_names(place);
+                return names::rmdir(place).map(as_result);
+            }
+            peers::settle(place, false);
+            names::unlink(place).map(as_result)
         })
     }
 }
@@ -368,6 +383,7 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, false, -1, |place| {
+            peers::settle(place, false);
             let mut on_pfs = place.on_pfs()?;
             let st = on_pfs.c_str().and_then(|p| kernel::lstat(p).ok());
             let is_dir = st.is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR);
@@ -416,7 +432,10 @@ pub unsafe fn link(
 ) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        let work = |place: &mut Place| names::publish_for_link(place, follow).map(as_result);
+        let work = |place: &mut Place| {
+            peers::settle(place, follow);
+            names::publish_for_link(place, follow).map(as_result)
+        };
         at_changed_path(from_fd, from, follow, -1, work).or_else(|| make(to_fd, to))
     }
 }
@@ -468,6 +487,7 @@ unsafe fn rename_below(
             if a.is_none() && b.is_none() {
                 return None;
             }
+            a.iter().for_each(|place| peers::settle(place, false));
             let side = |place: Option<Place>, fd, path| {
                 // SAFETY: by contract of the caller.
                 let bytes = || unsafe { user::path(path) };
@@ -510,6 +530,7 @@ pub unsafe fn set_attributes(
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, follow, -1, |place| {
+            peers::settle(place, follow);
             let answer = attributes::set(place, follow, |p| call(p.as_ptr()))?;
             plainly(place, answer, on_pfs)
         })
@@ -546,6 +567,7 @@ pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*con
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
+            peers::settle(place, follow);
             let answer = attributes::set_extended(place, follow, |p| call(p.as_ptr()))?;
             plainly(place, answer, &call)
         })
@@ -581,6 +603,7 @@ pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+            peers::settle(place, true);
             let answer = attributes::truncate(place, len)?;
             plainly(place, answer, |p| libc::truncate(p, len))
         })
@@ -603,6 +626,7 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
                 Found::Entry(Entry::File(_)) => return Err(libc::ENOTDIR),
                 _ => {}
             }
+            peers::settle_names(place);
             if place.root.state().entries.load(core::sync::atomic::Ordering::Acquire) == 0 {
                 return Ok(Answer::Plain);
             }
@@ -635,6 +659,7 @@ fn merged_dir(ctx: &Ctx, fd: c_int) -> Option<*mut crate::dirs::Shared> {
         // SAFETY: as many bytes are written as it says.
         unsafe { path.fill(|out| crate::descriptor_path::path_of_fd(fd, out)) }?;
         let place = Place::absolute(ctx, path.get())?;
+        peers::settle_names(&place);
         if place.root.state().entries.load(core::sync::atomic::Ordering::Acquire) == 0 {
             return None;
         }
@@ -738,6 +763,7 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
         at_path(libc::AT_FDCWD, path, core::ptr::null_mut(), |place| {
             use lookup::Found;
             use tree::Entry;
+            peers::settle(place, true);
             match lookup::lookup(place, true)? {
                 Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
                 Found::Entry(Entry::File(_)) => {}

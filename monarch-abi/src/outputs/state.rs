@@ -35,7 +35,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 27, because this is the byte map of the file.
+/// The counters. Fields: 29, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -95,8 +95,12 @@ pub struct State {
     pub wanted_room: AtomicU64,
     /// All entries up to this record have their place in the order of the nodes.
     pub keyed: AtomicU64,
+    /// How many other nodes may have something that is not published.
+    pub holding_nodes: AtomicU32,
+    /// Goes up when another node tells of something new that it has not published.
+    pub node_news: AtomicU32,
     /// Zero.
-    pub reserved3: [AtomicU64; 12],
+    pub reserved3: [AtomicU64; 11],
 }
 crate::mem::pod!(State);
 const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");

@@ -1,6 +1,7 @@
 //! Where what jobs write is staged, and how it is copied to the PFS.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub struct OutputRoot {
     pub through: Vec<String>,
     /// Most bytes that are not published. Default: half of the tier's capacity; at least 1 MiB.
     pub max_pending: u64,
+    /// How long a call waits for another node to publish what it asks for. Default 60 s.
+    pub peer_wait: Duration,
 }
 
 /// The default of [`OutputRoot::through`]: files that are appended to, shared between writers, or

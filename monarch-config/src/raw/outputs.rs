@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::super::choice::OneOf;
-use super::super::given::{Given, Location, Name, NamePattern, OrNone, Rate, SizeOrShare, Toggle};
+use super::super::given::{Given, Location, Name, NamePattern, OrNone, Rate, SizeOrShare, Time, Toggle};
 use super::super::model::OutputSync;
 
 /// A directory below which what the job writes is staged, alone or with its settings.
@@ -51,6 +51,10 @@ pub(in super::super) struct RawNamedOutput {
     /// is created beyond waits until earlier ones are published, and is then written to the PFS
     /// itself. Default 50%; at least 1MiB.
     pub(in super::super) max_pending: Option<Given<SizeOrShare>>,
+    /// Where nodes share: how long a call waits for another node to publish a name that it has
+    /// written and the PFS does not have yet. Then the name is not found. 0s: such names are not
+    /// asked for. Default 60s; at most 1h.
+    pub(in super::super) peer_wait: Option<Given<Time>>,
 }
 
 impl<'de> Deserialize<'de> for RawOutput {

@@ -1,7 +1,7 @@
 //! The list `outputs`.
 
 use super::super::choice::OneOf;
-use super::super::given::{Kind, Size};
+use super::super::given::{Kind, Size, Time};
 use super::super::model::OutputRoot;
 use super::page::{Page, quoted, scalar};
 
@@ -25,6 +25,7 @@ pub(super) fn outputs(page: &mut Page<'_>, outputs: &[OutputRoot]) {
         let through: Vec<String> = output.through.iter().map(|pattern| scalar(pattern)).collect();
         list(page, "through", &through, &key("through"));
         set(page, "max_pending", &Size::show(&output.max_pending));
+        set(page, "peer_wait", &Time::show(&output.peer_wait));
     }
 }
 

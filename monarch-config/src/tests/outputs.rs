@@ -37,7 +37,7 @@ fn a_path_alone_is_an_output_root_with_defaults() {
     assert_eq!((output.path.to_str(), output.real_path.to_str()), (Some("/scratch/run/1"), Some("/scratch/run/1")));
     // Not memory, though it is faster.
     assert_eq!((output.tier.as_str(), output.volatile, output.max_pending), ("nvme", false, 50 * GIB));
-    assert_eq!(output.fsync, OutputSync::Local);
+    assert_eq!((output.fsync, output.peer_wait), (OutputSync::Local, Duration::from_mins(1)));
     assert!(output.through.iter().any(|p| p == "*.log") && output.through.len() == 12, "{:?}", output.through);
     assert!(config.dataset.roots.is_empty(), "no data root is needed");
     assert_eq!((config.drain, config.run.output_wait), (Drain { bandwidth_limit: None }, None));
@@ -47,7 +47,7 @@ fn a_path_alone_is_an_output_root_with_defaults() {
 fn all_settings_are_read_and_shown() {
     let text = format!(
         "{TIERS}outputs:\n  - /scratch/run/2\n  - path: /out\n    aliases: [/scratch/run/1]\n    tier: ram\n    volatile: true\n\
-         \x20   fsync: publish\n    through: ['*.txt', 'a[!b]?']\n    max_pending: 25%\n\
+         \x20   fsync: publish\n    through: ['*.txt', 'a[!b]?']\n    max_pending: 25%\n    peer_wait: 5s\n\
          drain: {{ bandwidth_limit: 200MiB/s }}\n\
          run: {{ output_wait: 10min }}\n"
     );
@@ -56,7 +56,7 @@ fn all_settings_are_read_and_shown() {
     let output = &config.outputs[1];
     assert_eq!((output.path.to_str(), output.real_path.to_str()), (Some("/out"), Some("/scratch/run/1")));
     assert_eq!((output.tier.as_str(), output.volatile, output.max_pending), ("ram", true, GIB));
-    assert_eq!(output.fsync, OutputSync::Publish);
+    assert_eq!((output.fsync, output.peer_wait), (OutputSync::Publish, Duration::from_secs(5)));
     assert!(output.through == ["*.txt", "a[!b]?"], "{output:?}");
     assert_eq!(config.drain.bandwidth_limit, Some(200 << 20));
     assert_eq!(config.run.output_wait, Some(Duration::from_mins(10)));
@@ -66,6 +66,7 @@ fn all_settings_are_read_and_shown() {
         "    tier: nvme                               # default (the fastest tier on a disk)",
         "half of the capacity of the tier nvme, 100GiB",
         "    fsync: publish",
+        "    peer_wait: 5s",
         "      - \"a[!b]?\"",
         "  bandwidth_limit: 200MiB/s",
         "  output_wait: 10m",

@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl LocalOutputs for Outputs {
     fn answer(&self, from: u64, root: u64, question: &[u8]) -> Option<Vec<u8>> {
@@ -96,6 +96,7 @@ impl Outputs {
             through: Vec::new(),
             flags: 0,
             max_pending: None,
+            peer_wait: Duration::ZERO,
             space: self.space(at),
         }
     }
@@ -143,6 +144,7 @@ impl Outputs {
             through: root.through.clone(),
             flags,
             max_pending: Some(root.max_pending),
+            peer_wait: root.peer_wait,
             space: self.space(at),
         };
         self.drains.attach(&spec).map_err(io::Error::other)

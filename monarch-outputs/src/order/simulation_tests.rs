@@ -1,5 +1,6 @@
 //! Nodes with skewed clocks over a network that loses, delays, reorders and cuts, and agents that
-//! are killed at any point: whatever call returned before another began is published first.
+//! are killed at any point: whatever call returned before another began is published first, and
+//! until then the other nodes know that its node has something to publish.
 //!
 //! That covers every job: ranks can only tell each other of calls that have returned.
 
@@ -74,6 +75,7 @@ struct Seen {
     held: usize,
     unordered: usize,
     kills: usize,
+    known: usize,
 }
 
 struct World {
@@ -302,6 +304,23 @@ impl World {
         }
     }
 
+    /// Where a call has returned that is not published, the other nodes know that its node has
+    /// something, unless it was given up.
+    fn look_for_readers(&mut self) {
+        for (id, node) in self.nodes.iter().enumerate() {
+            let keyed = node.log.last().map_or(0, |settled| settled.up_to.seq as usize);
+            for written in &node.journal[node.visible..node.returned.min(keyed).max(node.visible)] {
+                for (other, reader) in self.nodes.iter().enumerate().filter(|&(other, _)| other != id) {
+                    let Some(agent) = &reader.agent else { continue };
+                    if !written.without.contains(&(other as u64)) {
+                        assert!(agent.holding().any(|holder| holder == id as u64), "{other} takes {id} for idle");
+                        self.seen.known += 1;
+                    }
+                }
+            }
+        }
+    }
+
     fn is_done(&self) -> bool {
         let is_done = |node: &Node| node.published == node.journal.len() && node.returned == node.journal.len();
         !self.is_chaos() && self.nodes.iter().all(is_done)
@@ -322,6 +341,7 @@ impl World {
                 self.run_process(id);
                 self.run_agent(id);
             }
+            self.look_for_readers();
         }
         self.seen
     }
@@ -336,8 +356,9 @@ fn what_returned_before_a_call_began_is_published_before_it() {
         seen.held += run.held;
         seen.unordered += run.unordered;
         seen.kills += run.kills;
+        seen.known += run.known;
     }
-    let Seen { given_up, held, unordered, kills } = seen;
-    println!("given up {given_up}, held {held} steps, unordered {unordered}, killed {kills}");
-    assert!(given_up > 100 && held > 1000 && kills > 100, "too quiet a network");
+    let Seen { given_up, held, unordered, kills, known } = seen;
+    println!("given up {given_up}, held {held} steps, unordered {unordered}, killed {kills}, known {known}");
+    assert!(given_up > 100 && held > 1000 && kills > 100 && known > 1000, "too quiet a network");
 }

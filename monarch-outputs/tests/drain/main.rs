@@ -116,6 +116,7 @@ fn start(dir: &Path, faults: &Arc<Faults>, ledger: &Arc<Ledger>, options: Output
         through: vec!["*.log".into()],
         flags: 0,
         max_pending: None,
+        peer_wait: Duration::ZERO,
         space: TierSpace { reserve, make_room: Arc::new(|_| false) },
     };
     let target = FaultyTarget::new(DirTarget::open(&spec.root).unwrap(), faults.clone());

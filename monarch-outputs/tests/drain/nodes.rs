@@ -1,6 +1,7 @@
 //! Several nodes with one PFS: agents that ask each other by calls.
 
 use super::shim::Shim;
+use monarch_abi::outputs::question::{self, Subject};
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, Outputs, OutputsOptions};
 use monarch_outputs::room::TierSpace;
 use monarch_outputs::target::DirTarget;
@@ -9,12 +10,16 @@ use monarch_storage::sharing::{OutputPeer, OutputPeerState, OutputPeers};
 use monarch_storage::tier::Ledger;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// How long names of other nodes are waited for.
+const PEER_WAIT: Duration = Duration::from_secs(10);
 
 /// What carries questions between agents of this process.
 #[derive(Default)]
@@ -85,9 +90,9 @@ impl Nodes {
         &self.faults[number as usize]
     }
 
-    fn start(&mut self, number: u64) {
+    fn spec(&self, number: u64, peer_wait: Duration) -> OutputRootSpec {
         let ledger = Arc::new(Ledger::new(1 << 30, 4096));
-        let spec = OutputRootSpec {
+        OutputRootSpec {
             root: self.root(),
             tier: "disk".into(),
             outputs_dir: self.dir.path().join(format!("tier{number}/outputs")),
@@ -96,11 +101,16 @@ impl Nodes {
             through: Vec::new(),
             flags: 0,
             max_pending: None,
+            peer_wait,
             space: TierSpace {
                 reserve: Arc::new(move |bytes| ledger.reserve_bytes(bytes)),
                 make_room: Arc::new(|_| false),
             },
-        };
+        }
+    }
+
+    fn start(&mut self, number: u64) {
+        let spec = self.spec(number, PEER_WAIT);
         let peers: Arc<dyn OutputPeers> = Arc::new(PeersOf { me: number, wire: self.wire.clone() });
         let outputs = Outputs::new(OutputsOptions { peers: Some(peers), ..OutputsOptions::default() });
         let target = FaultyTarget::new(DirTarget::open(&spec.root).unwrap(), self.faults(number).clone());
@@ -246,4 +256,59 @@ fn nodes_that_have_left_or_never_came_are_not_waited_for() {
     nodes.shim(1).write("a", b"x");
     nodes.drained(1);
     assert!(began.elapsed() < Duration::from_secs(5) && nodes.is_published("a"));
+}
+
+/// What a process on a node gets that asks for a name of other nodes.
+fn asks(nodes: &Nodes, number: u64, subject: Subject, path: &str) -> u8 {
+    let mut socket = UnixStream::connect(nodes.attached[&number].staging.join(question::SOCKET)).unwrap();
+    socket.write_all(&question::head(subject, path.len()).unwrap()).unwrap();
+    socket.write_all(path.as_bytes()).unwrap();
+    let mut answer = [0xff];
+    socket.read_exact(&mut answer).unwrap();
+    answer[0]
+}
+
+fn holding(nodes: &Nodes, number: u64) -> u32 {
+    nodes.shim(number).state().holding_nodes.load(Ordering::Acquire)
+}
+
+#[test]
+fn a_name_that_another_node_has_written_is_there_when_the_answer_comes() {
+    let nodes = Nodes::new(2);
+    let writer = nodes.shim(2);
+    // Before anything is known of the others, they may have something: then it is known.
+    assert_eq!(asks(&nodes, 1, Subject::Name, "other"), question::NOT_THERE);
+    assert_eq!(holding(&nodes, 1), 0);
+    nodes.faults(2).add(Fault { call: Call::Rename, after: 0, times: 3, errno: Errno::IO });
+    let mut open = writer.create("open");
+    open.file.write_all(b"half").unwrap();
+    writer.write("shard", b"data");
+    // The call of the writer has returned: this node was told.
+    assert_eq!(holding(&nodes, 1), 1);
+    assert!(!nodes.is_published("shard"));
+    assert_eq!(asks(&nodes, 1, Subject::Name, "open"), question::NOT_THERE, "it is still written");
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shards"), question::NOT_THERE);
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::PUBLISHED);
+    assert!(nodes.is_published("shard"));
+    assert_eq!(holding(&nodes, 1), 0, "its floor has risen");
+    writer.close(open);
+    assert_eq!(asks(&nodes, 1, Subject::Names, ""), question::PUBLISHED);
+    assert!(nodes.is_published("open"));
+}
+
+#[test]
+fn a_name_is_not_found_where_its_node_cannot_publish_it_in_time() {
+    let nodes = Nodes::new(2);
+    let writer = nodes.shim(2);
+    nodes.faults(2).add(Fault { call: Call::Rename, after: 0, times: u64::MAX, errno: Errno::IO });
+    writer.write("shard", b"data");
+    nodes.agent(1).attach(&nodes.spec(1, Duration::from_millis(300))).unwrap();
+    let began = Instant::now();
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::NOT_THERE);
+    assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    assert_eq!(holding(&nodes, 1), 1);
+    // A node that has died is not waited for.
+    nodes.agent(1).attach(&nodes.spec(1, Duration::from_secs(60))).unwrap();
+    nodes.kill(2);
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::NOT_THERE);
 }

@@ -87,7 +87,7 @@ fn pfs_link(place: &mut Place) -> Result<Option<PathBuffer>, Errno> {
 }
 
 /// Goes on where a link at the place leads. Returns the path if that is not below an output root.
-fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, Errno> {
+pub fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, Errno> {
     let path = if target.first() == Some(&b'/') {
         let mut path = PathBuffer::front();
         path.append(target).ok_or(libc::ENAMETOOLONG)?;

@@ -32,6 +32,15 @@ struct Outputs {
 
 impl Outputs {
     fn new(nodes: usize) -> Option<Self> {
+        Self::with(nodes, false)
+    }
+
+    /// With the output root in a data root.
+    fn in_data(nodes: usize) -> Option<Self> {
+        Self::with(nodes, true)
+    }
+
+    fn with(nodes: usize, is_in_data: bool) -> Option<Self> {
         let mut cluster = Plan::new(nodes).files(6).build()?;
         let dir = cluster.shared().join("outputs");
         let (backing, mount) = (dir.join("backing"), dir.join("pfs"));
@@ -43,7 +52,21 @@ impl Outputs {
         let root = mount.join("out");
         cluster.site.settings.push(format!("outputs.0.path={}", root.display()));
         cluster.site.settings.push("outputs.0.volatile=true".to_owned());
+        if is_in_data {
+            cluster.site.settings.push(format!("dataset.roots.1={}", mount.display()));
+        }
         Some(Self { cluster, pfs, root, published: backing.join("out") })
+    }
+
+    /// Runs two ranks that look at what the other has written; what each says.
+    fn readers(&self, start: impl Fn(usize, &Job) -> Running) -> Vec<String> {
+        let barriers = self.cluster.barrier();
+        let job = |rank: usize| {
+            let script = sources().join("outputs/readers.py");
+            Job::new("python3").arg(script).arg(rank.to_string()).arg(&self.root).arg(&barriers)
+        };
+        let running: Vec<Running> = (0..2).map(|rank| start(rank, &job(rank))).collect();
+        running.into_iter().map(|running| running.end().good().text()).collect()
     }
 
     fn job(&self, rank: usize, rounds: usize, barriers: &Path) -> Job {
@@ -118,6 +141,35 @@ fn a_marker_follows_the_shards_of_nodes_whose_agents_are_killed() {
         running.into_iter().for_each(|running| drop(running.end().good()));
     });
     assert_eq!(w.marked(), Some(29));
+}
+
+/// Each copy takes a while, so that all is pending when the other node looks for it.
+fn readers_find_what_was_written(w: &Outputs) {
+    let direct = w.readers(|rank, job| w.cluster.node(rank).start_bare(job));
+    for left in fs::read_dir(&w.published).unwrap().flatten() {
+        fs::remove_dir_all(left.path()).unwrap();
+    }
+    let slow = FaultSpec::new(FaultKind::Stall(Some(Duration::from_millis(50)))).ops(&[Op::Fsync]);
+    w.pfs.fault(slow.path("**.monarch-part-*")).unwrap();
+    let staged = w.readers(|rank, job| w.cluster.node(rank).start(job));
+    for (direct, staged) in direct.iter().zip(&staged) {
+        assert!(direct.lines().count() > 25 && !direct.contains("FileNotFound"), "{direct}");
+        let lines = || direct.lines().zip(staged.lines());
+        let others: Vec<_> = lines().filter(|(direct, staged)| direct != staged).collect();
+        assert!(others.is_empty() && direct.len() == staged.len(), "{others:#?}");
+    }
+}
+
+#[test]
+fn what_another_node_has_written_is_found_as_with_direct_writing() {
+    let Some(w) = Outputs::new(2) else { return };
+    readers_find_what_was_written(&w);
+}
+
+#[test]
+fn what_another_node_has_written_below_a_data_root_is_found() {
+    let Some(w) = Outputs::in_data(2) else { return };
+    readers_find_what_was_written(&w);
 }
 
 /// A node that is gone with what it had to publish: nothing of the others overtakes it, and they

@@ -4,7 +4,7 @@ import argparse, os, random, re, shutil, signal, subprocess, sys, time
 from place import PROGRAMS, ROOT, Place
 
 # Entries whose bytes hold times, random names or addresses, and so differ from run to run.
-RANDOM = re.compile(r"\.pt$|\.ckpt$|\.bin$|training_args|events|\.db|journal\.log|distcp$|\.metadata$|ocdbt|\.keras$|\.h5$|saved_model|fingerprint|index|checkpoint$|METADATA|commit_success|"
+RANDOM = re.compile(r"\.pt$|\.ckpt$|\.bin$|training_args|events|\.db|journal\.log|distcp$|\.metadata$|ocdbt|\.keras$|\.h5$|saved_model|\.data-\d|fingerprint|index|checkpoint$|METADATA|commit_success|"
                     r"\.npz$|\.pkl$|scheduler|manifest|/d/|safetensors|joblib|parquet|feather|zarr|json$|_sharding|array_metadatas")
 
 

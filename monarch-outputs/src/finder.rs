@@ -1,0 +1,206 @@
+//! Names that other nodes have written, and that the PFS does not have yet.
+//!
+//! A process that does not find a name asks the agent of its node, when other nodes may have
+//! something to publish. The agent asks those, and answers when they have published it. Processes
+//! ask by the socket of the staging directory: each question is answered by a thread of its own.
+
+use crate::errors::OutputsError;
+use crate::order::{Find, Found, NodeId};
+use crate::shared_plan::SharedPlan;
+use crate::staging::StagingDir;
+use monarch_abi::outputs::question::{self, HEAD_LEN, NOT_THERE, PUBLISHED, SOCKET};
+use monarch_storage::sharing::{OutputPeerState, OutputPeers};
+use rustix::fd::AsRawFd;
+use rustix::fs::{AtFlags, unlinkat};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long another node has for an answer.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// First pause between two questions to a node that is publishing.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+/// Longest one.
+const MAX_PAUSE: Duration = Duration::from_millis(50);
+/// How long a process has for its question.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Questions that are answered at a time. Others find nothing.
+const MAX_QUESTIONS: usize = 256;
+/// Stack of a thread that answers one, in bytes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Finds names of one output root on other nodes.
+pub struct Finder {
+    plan: Arc<SharedPlan>,
+    peers: Arc<dyn OutputPeers>,
+    root: u64,
+    /// How long a question waits for other nodes, in milliseconds.
+    wait_ms: AtomicU64,
+    questions: AtomicUsize,
+    is_stopping: AtomicBool,
+}
+
+impl std::fmt::Debug for Finder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Finder").field("wait_ms", &self.wait_ms).finish_non_exhaustive()
+    }
+}
+
+impl Finder {
+    /// The finder of an output root whose path has the hash `root`. Questions wait for `wait`.
+    #[must_use]
+    pub fn new(plan: Arc<SharedPlan>, peers: Arc<dyn OutputPeers>, root: u64, wait: Duration) -> Self {
+        let this = Self {
+            plan,
+            peers,
+            root,
+            wait_ms: AtomicU64::default(),
+            questions: AtomicUsize::default(),
+            is_stopping: AtomicBool::default(),
+        };
+        this.set_wait(wait);
+        this
+    }
+
+    /// Sets how long questions wait. Zero: no node is asked.
+    pub fn set_wait(&self, wait: Duration) {
+        self.wait_ms.store(wait.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Asks the nodes that may have something to publish, and waits until they have published what
+    /// is asked for. Whether they had anything of it, and have published it.
+    pub fn find(&self, find: &Find) -> bool {
+        let wait = Duration::from_millis(self.wait_ms.load(Ordering::Relaxed));
+        if wait.is_zero() {
+            return false;
+        }
+        let deadline = Instant::now() + wait;
+        let mut waited: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for (node, found) in self.ask(&self.holding(), find) {
+            if found.key != 0 && found.floor <= found.key {
+                waited.insert(node, found.key);
+            }
+        }
+        let (mut pause, had_any) = (MIN_PAUSE, !waited.is_empty());
+        while !waited.is_empty() {
+            if Instant::now() + pause >= deadline || self.is_stopping.load(Ordering::Acquire) {
+                self.tell_late(find, &waited);
+                return false;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MAX_PAUSE);
+            let nodes: Vec<NodeId> = waited.keys().copied().collect();
+            let answers = self.ask(&nodes, find);
+            waited.retain(|node, key| answers.get(node).is_none_or(|found| found.floor <= *key));
+        }
+        had_any
+    }
+
+    /// The nodes that answer and may have something to publish.
+    fn holding(&self) -> Vec<NodeId> {
+        let holding: Vec<NodeId> = {
+            let plan = self.plan.lock();
+            plan.order.as_ref().map_or_else(Vec::new, |order| order.order.holding().collect())
+        };
+        let is_up = |node: &NodeId, state| state == OutputPeerState::Up && holding.contains(node);
+        self.peers.nodes().into_iter().filter(|peer| is_up(&peer.number, peer.state)).map(|peer| peer.number).collect()
+    }
+
+    /// Asks nodes at the same time; what they answered.
+    fn ask(&self, nodes: &[NodeId], find: &Find) -> BTreeMap<NodeId, Found> {
+        let question = find.encode();
+        let ask = |node: NodeId| {
+            let bytes = self.peers.ask(node, self.root, &question, ASK_TIMEOUT).ok()?;
+            Found::decode(&bytes).map(|found| (node, found))
+        };
+        let answers: BTreeMap<NodeId, Found> = match nodes {
+            [] => BTreeMap::new(),
+            [node] => ask(*node).into_iter().collect(),
+            _ => std::thread::scope(|scope| {
+                let asked: Vec<_> = nodes.iter().map(|&node| scope.spawn(move || ask(node))).collect();
+                asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+            }),
+        };
+        if let Some(order) = &mut self.plan.lock().order {
+            answers.iter().for_each(|(&node, found)| order.order.has_floor(node, found.floor));
+            order.tell_holding();
+        }
+        answers
+    }
+
+    fn tell_late(&self, find: &Find, waited: &BTreeMap<NodeId, u64>) {
+        let nodes = self.peers.nodes();
+        let names: Vec<String> =
+            nodes.iter().filter(|node| waited.contains_key(&node.number)).map(|node| node.name.to_string()).collect();
+        tracing::warn!(
+            "output {}: node {} did not publish it in time, so that a process of this node did not find it; see `monarch \
+             outputs` there",
+            self.plan.staging().info().path().join(String::from_utf8_lossy(&find.path).as_ref()).display(),
+            names.join(", ")
+        );
+    }
+
+    /// Answers processes that come by the socket, until [`Self::stop`].
+    pub fn serve(self: &Arc<Self>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            if self.is_stopping.load(Ordering::Acquire) {
+                break;
+            }
+            let Ok(stream) = stream else {
+                // No descriptor is left, perhaps.
+                std::thread::sleep(MAX_PAUSE);
+                continue;
+            };
+            if self.questions.fetch_add(1, Ordering::AcqRel) >= MAX_QUESTIONS {
+                self.questions.fetch_sub(1, Ordering::AcqRel);
+                continue;
+            }
+            let this = self.clone();
+            let work = move || {
+                // A process that has gone needs no answer.
+                let _ = this.answer(stream);
+                this.questions.fetch_sub(1, Ordering::AcqRel);
+            };
+            let thread = std::thread::Builder::new().name("outputs-find".to_owned()).stack_size(STACK_BYTES);
+            if thread.spawn(work).is_err() {
+                self.questions.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
+        let mut head = [0; HEAD_LEN];
+        stream.read_exact(&mut head)?;
+        let (subject, len) = question::parse(head).ok_or(io::ErrorKind::InvalidData)?;
+        let mut path = vec![0; len];
+        stream.read_exact(&mut path)?;
+        let is_published = self.find(&Find { subject, path });
+        stream.write_all(&[if is_published { PUBLISHED } else { NOT_THERE }])
+    }
+
+    /// Ends [`Self::serve`] and questions that wait.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        // Wakes the thread that listens.
+        let _ = UnixStream::connect(socket(self.plan.staging()));
+    }
+}
+
+/// A path of the socket that is short enough for an address, wherever the tier is.
+fn socket(staging: &StagingDir) -> String {
+    format!("/proc/self/fd/{}/{SOCKET}", staging.dir().as_raw_fd())
+}
+
+/// Listens in the staging directory.
+///
+/// # Errors
+/// [`OutputsError`].
+pub fn listen(staging: &StagingDir) -> Result<UnixListener, OutputsError> {
+    // That of an agent before.
+    let _ = unlinkat(staging.dir(), SOCKET, AtFlags::empty());
+    UnixListener::bind(socket(staging)).map_err(OutputsError::io("make", &staging.path().join(SOCKET)))
+}

@@ -1,0 +1,33 @@
+//! What another node asks: whether something of a name is to be published here.
+
+use super::{Entry, Place, Planner, parent};
+use monarch_abi::outputs::question::Subject;
+
+/// A path and the paths of the directories above it, the longest first.
+fn with_parents(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(path), |path| Some(parent(path))).take_while(|path| !path.is_empty())
+}
+
+/// The names that an entry makes or removes.
+fn names_of<'p>(planner: &'p Planner, entry: &'p Entry) -> impl Iterator<Item = &'p [u8]> {
+    let (one, file) = match entry {
+        Entry::File(id) => (None, planner.file(*id)),
+        Entry::Unlink(name, ..) | Entry::Rmdir(name, _) | Entry::Symlink(name, ..) => (Some(name), None),
+    };
+    let left = file.into_iter().flat_map(|file| file.left.iter().map(|left| &left.name));
+    one.into_iter().chain(file.map(|file| &file.name)).chain(left).map(Vec::as_slice)
+}
+
+/// The last place at which a plan publishes something of a path. Files that are open have none.
+#[must_use]
+pub fn place_of(planner: &Planner, subject: Subject, path: &[u8]) -> Option<Place> {
+    let is_concerned = |entry: &Entry| match subject {
+        Subject::Names => names_of(planner, entry).any(|name| parent(name) == path),
+        // What lies above decides where the path leads.
+        Subject::Name => names_of(planner, entry).any(|name| with_parents(path).any(|above| above == name)),
+    };
+    if subject == Subject::Name && !with_parents(path).any(|name| planner.overlay(name).is_some()) {
+        return None;
+    }
+    planner.pending().filter(|(_, entry)| is_concerned(entry)).map(|(place, _)| place).max()
+}
