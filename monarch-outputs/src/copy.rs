@@ -175,6 +175,12 @@ fn copy_leased(
         Some(found) => found,
         None => {
             if let Some(part) = already_published(context, request, &st) {
+                // Set after the copy that was published.
+                if request.extended_changed {
+                    let open = context.target.open(&part.path);
+                    let file = open.map_err(Failure::new("open the part file of", &request.target))?;
+                    set_extended(request, data, file.as_ref())?;
+                }
                 return Ok(part);
             }
             let path = join(parent(&request.target), &name);
@@ -194,7 +200,9 @@ fn copy_leased(
     Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, sum, attributes })
 }
 
-/// Gives the part file the extended attributes of the staged file. A PFS that has none keeps none.
+/// Gives the part file the extended attributes of the staged file. What the PFS does not take is
+/// left out: the call that set it was told so, where that was possible, and the file must not wait
+/// for it.
 fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile) -> Result<(), Failure> {
     let extended =
         extended_of(data.fd.as_fd()).map_err(Failure::new("read the extended attributes of", &request.target))?;
@@ -202,13 +210,28 @@ fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile)
         return Ok(());
     }
     match part.set_extended(&extended) {
-        Err(errno @ (Errno::NOTSUP | Errno::NOSYS)) => {
+        Err(errno) if is_not_taken(errno) => {
             let path = String::from_utf8_lossy(&request.target);
             tracing::warn!("{path} is published without its extended attributes: {errno}");
             Ok(())
         }
         done => done.map_err(Failure::new("set the extended attributes of", &request.target)),
     }
+}
+
+/// Whether the error says that the PFS does not take an extended attribute.
+const fn is_not_taken(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOTSUP
+            | Errno::NOSYS
+            | Errno::NOSPC
+            | Errno::TOOBIG
+            | Errno::RANGE
+            | Errno::INVAL
+            | Errno::PERM
+            | Errno::ACCESS
+    )
 }
 
 /// A part file that is open, and its path.

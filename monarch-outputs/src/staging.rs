@@ -382,14 +382,20 @@ impl StagingDir {
     pub fn open_data(&self, file: &Staged) -> rustix::io::Result<OwnedFd> {
         let name = file.name();
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        match rustix::fs::openat(&self.data, &name[..], flags, Mode::empty()) {
+        let open = |flags| rustix::fs::openat(&self.data, &name[..], flags, Mode::empty());
+        // Its access time is the application's, unless the file has another owner.
+        let opened = match open(flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => open(flags),
+            opened => opened,
+        };
+        match opened {
             // A file that its owner may not read: its mode is the application's.
             Err(Errno::ACCESS) => {
                 let mode = rustix::fs::statat(&self.data, &name[..], AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
                 let set =
                     |mode| rustix::fs::chmodat(&self.data, &name[..], Mode::from_raw_mode(mode), AtFlags::empty());
                 set(mode | 0o400)?;
-                let fd = rustix::fs::openat(&self.data, &name[..], flags, Mode::empty());
+                let fd = open(flags);
                 set(mode)?;
                 fd
             }

@@ -18,6 +18,7 @@
 //! | [`names`](mod@names) | removing, linking, making names |
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
+//! | [`extended`] | extended attributes of what is written anew |
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |
@@ -32,6 +33,7 @@ pub mod attributes;
 pub mod barrier;
 pub mod create;
 pub mod descriptors;
+pub mod extended;
 pub mod journal;
 pub mod kernel;
 pub mod listing;
@@ -588,10 +590,24 @@ pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<monarch_guest
     let found = lookup::lookup(&mut place, follow);
     errno::set_errno(saved);
     let Ok(lookup::Found::Entry(tree::Entry::File(file))) = found else { return None };
-    let mut part = place.parent_on_pfs().ok()?;
-    let instance = place.root.state().instance.load(core::sync::atomic::Ordering::Relaxed);
-    part.append(&monarch_abi::outputs::names::part_name(instance, file.id))?;
-    Some(part)
+    attributes::part(&place, &file).ok()
+}
+
+/// Before an extended attribute of an open staged file is set by `call`, which gets the path of the
+/// part file: what the PFS does not take is not set. Whether the call may be made; else errno is
+/// set.
+#[cold]
+#[inline(never)]
+pub fn part_takes(fd: c_int, call: impl Fn(*const c_char) -> c_int) -> bool {
+    let saved = errno::errno();
+    let set = || {
+        let (root, file) = descriptors::staged(&ctx::for_outputs()?, fd)?;
+        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        attributes::set_on_part(&Place::at(root, rel.get())?, &file, |p| call(p.as_ptr())).err()
+    };
+    let failed = set();
+    errno::set_errno(failed.unwrap_or(saved));
+    failed.is_none()
 }
 
 /// truncate(2).
@@ -627,7 +643,7 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
                 _ => {}
             }
             peers::settle_names(place);
-            if place.root.state().entries.load(core::sync::atomic::Ordering::Acquire) == 0 {
+            if !listing::may_differ(&place.root) {
                 return Ok(Answer::Plain);
             }
             let mut on_pfs = place.on_pfs()?;
@@ -660,7 +676,7 @@ fn merged_dir(ctx: &Ctx, fd: c_int) -> Option<*mut crate::dirs::Shared> {
         unsafe { path.fill(|out| crate::descriptor_path::path_of_fd(fd, out)) }?;
         let place = Place::absolute(ctx, path.get())?;
         peers::settle_names(&place);
-        if place.root.state().entries.load(core::sync::atomic::Ordering::Acquire) == 0 {
+        if !listing::may_differ(&place.root) {
             return None;
         }
         let merged = listing::Merged::new(&place, fd)?;

@@ -59,10 +59,11 @@ pub(super) fn set(fd: BorrowedFd<'_>, extended: &[Extended]) -> Result<()> {
             }
         }
     }
-    for Extended { name, value } in extended {
-        rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty())?;
-    }
-    Ok(())
+    // One that is not taken hinders no other.
+    let set = |attribute: &Extended| {
+        rustix::fs::fsetxattr(fd, attribute.name.as_slice(), &attribute.value, XattrFlags::empty())
+    };
+    extended.iter().map(set).fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]

@@ -285,7 +285,9 @@ hook! { next;
         outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
+        let on_path = |p| libc::setxattr(p, key, value, n, flags);
+        if outputs::is_staged(fd) && !outputs::part_takes(fd, on_path) { return -1; }
+        descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), on_path)
     }
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
         outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))
@@ -294,7 +296,9 @@ hook! { next;
         outputs::set_extended(path, false, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key)))
     }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
-        descriptor(fd, flag::EXTENDED, || next(fd, key), |p| libc::removexattr(p, key))
+        let on_path = |p| libc::removexattr(p, key);
+        if outputs::is_staged(fd) && !outputs::part_takes(fd, on_path) { return -1; }
+        descriptor(fd, flag::EXTENDED, || next(fd, key), on_path)
     }
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {

@@ -11,7 +11,10 @@ use super::open::forget_clean;
 use super::place::Place;
 use super::tree::{self, Entry};
 use core::ffi::{CStr, c_int};
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::names::{Staged, part_name};
 use monarch_abi::outputs::record::{Op, flag};
+use monarch_guest::absolute::Absolute;
 use monarch_guest::errno;
 
 /// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file.
@@ -19,9 +22,13 @@ pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -
     change(place, follow, 0, call)
 }
 
-/// Sets an extended attribute of a pending file by `call`. Where the tier has no such attributes,
-/// the PFS is asked when the file is published.
-pub fn set_extended(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
+/// Sets an extended attribute of a pending file by `call`, on its part file first: what the PFS
+/// does not take is not set. Where the tier has no such attributes, the PFS is asked when the file
+/// is published.
+pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_int) -> Result<Answer<c_int>> {
+    if let Found::Entry(Entry::File(file)) = lookup(place, follow)? {
+        set_on_part(place, &file, &call)?;
+    }
     match change(place, follow, flag::EXTENDED, call) {
         Err(libc::EOPNOTSUPP) => {
             barrier::wait_for_all(&place.root);
@@ -29,6 +36,25 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) ->
         }
         done => done,
     }
+}
+
+/// Sets an extended attribute of the part file of a pending file that has the name of a place.
+pub fn set_on_part(place: &Place, file: &Staged, call: impl Fn(&CStr) -> c_int) -> Result<()> {
+    let mut part = part(place, file)?;
+    match done(call(part.c_str().ok_or(libc::ENAMETOOLONG)?)) {
+        // It was made in another directory, or has its name by now; or the staged file has other
+        // attributes than the part file.
+        Ok(_) | Err(libc::ENOENT | libc::ENOTDIR | libc::EEXIST | libc::ENODATA) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// The path of the part file of a pending file, if it lies beside the file.
+pub fn part(place: &Place, file: &Staged) -> Result<Absolute> {
+    let mut part = place.parent_on_pfs()?;
+    let instance = place.root.state().instance.load(Ordering::Relaxed);
+    part.append(&part_name(instance, file.id)).ok_or(libc::ENAMETOOLONG)?;
+    Ok(part)
 }
 
 fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {

@@ -3,6 +3,7 @@
 
 use super::barrier;
 use super::descriptors;
+use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::place::Place;
@@ -209,6 +210,16 @@ fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
     // (What the agent changes of the part's owner is what differs from this later.)
     if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
         return Ok(Created::Through);
+    }
+    if target.is_some() {
+        // Where they do not fit, the file itself is truncated.
+        let mut from = match over {
+            Some(old) => root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?,
+            None => place.on_pfs()?,
+        };
+        if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
+            return Ok(Created::Through);
+        }
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
     match enter(place, &file, flags, over) {

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::raw_calls;
+use monarch_abi::scratch::BLOCK_BYTES;
 use monarch_guest::sys::{Fd, call};
 
 /// An errno.
@@ -218,4 +219,39 @@ pub fn now_ns() -> u64 {
     // SAFETY: the buffer is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut t) };
     (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+}
+
+/// A buffer for extended attributes.
+type Block = MaybeUninit<[u8; BLOCK_BYTES]>;
+
+/// What a call has written to the front of a buffer.
+fn written(done: isize, room: &Block) -> Result<&[u8], Errno> {
+    let len = result(done)?;
+    if len > BLOCK_BYTES {
+        return Err(libc::ERANGE);
+    }
+    // SAFETY: the kernel has written as many bytes.
+    Ok(unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), len) })
+}
+
+/// The names of the extended attributes at an absolute path, each with a final NUL; a link is not
+/// followed.
+pub fn list_extended<'b>(path: &CStr, room: &'b mut Block) -> Result<&'b [u8], Errno> {
+    let args = [path.as_ptr() as usize, room.as_mut_ptr() as usize, BLOCK_BYTES, 0, 0, 0];
+    // SAFETY: a C string, and a buffer as long as said.
+    written(unsafe { call(libc::SYS_llistxattr, args) }, room)
+}
+
+/// The value of an extended attribute at an absolute path; a link is not followed.
+pub fn extended<'b>(path: &CStr, name: &CStr, room: &'b mut Block) -> Result<&'b [u8], Errno> {
+    let args = [path.as_ptr() as usize, name.as_ptr() as usize, room.as_mut_ptr() as usize, BLOCK_BYTES, 0, 0];
+    // SAFETY: C strings, and a buffer as long as said.
+    written(unsafe { call(libc::SYS_lgetxattr, args) }, room)
+}
+
+/// fsetxattr(2).
+pub fn set_extended(fd: c_int, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+    let args = [fd as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, 0];
+    // SAFETY: a C string, and a value as long as said.
+    result(unsafe { call(libc::SYS_fsetxattr, args) }).map(drop)
 }

@@ -9,6 +9,7 @@ use super::roots::Root;
 use super::tree::{self, Entry};
 use crate::descriptor_path::path_of_fd;
 use core::ffi::{CStr, c_int};
+use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::{is_hidden, names};
@@ -24,6 +25,12 @@ struct Name<'a> {
     ino: u64,
     kind: u8,
     name: &'a [u8],
+}
+
+/// Whether a listing may be another one than that of the PFS: for what is pending, or for the part
+/// file of something that is not needed any more.
+pub fn may_differ(root: &Root) -> bool {
+    root.state().entries.load(Ordering::Acquire) != 0 || root.map.is_pending()
 }
 
 /// Calls `visit` for each entry of an open directory but `.` and `..`.

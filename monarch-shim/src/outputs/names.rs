@@ -1,6 +1,6 @@
 //! Names below an output root that are removed, linked or made.
 
-use super::answer::{Answer, Result};
+use super::answer::{Answer, GONE, Result};
 use super::barrier;
 use super::create::{drop_data, is_through};
 use super::journal::{About, Journal};
@@ -272,10 +272,12 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
         Place::absolute(&place.root.ctx, path.get())
     };
     let Some(mut found) = found else { return Ok(false) };
-    Ok(match lookup(&mut found, true)? {
-        Found::Entry(Entry::File(_) | Entry::Symlink(_)) => true,
-        Found::Entry(Entry::Directory) => listing::below(&found)?.has_pending_names,
-        _ => false,
+    Ok(match lookup(&mut found, true) {
+        Ok(Found::Entry(Entry::File(_) | Entry::Symlink(_))) => true,
+        Ok(Found::Entry(Entry::Directory)) => listing::below(&found)?.has_pending_names,
+        Err(GONE) => return Err(GONE),
+        // A link may lead nowhere: through a file, or to itself.
+        Ok(_) | Err(_) => false,
     })
 }
 

@@ -42,6 +42,12 @@ fn a_file_ends_where_its_directory_was_renamed_to_while_it_was_open() {
 }
 
 #[test]
+fn extended_attributes_and_times_are_those_of_direct_writing() {
+    same(Outputs::new, "extended.py", &[], &DRAINED, 150);
+    same(Outputs::disk, "extended.py", &[], &[Drain::Quick], 150);
+}
+
+#[test]
 fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
     let rows = ["more_than_any_table_holds"];
     let w = Outputs::new();

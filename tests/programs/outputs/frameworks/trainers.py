@@ -1,5 +1,5 @@
 """`HOW`: trainer (Hugging Face), accelerate or lightning: each saves and resumes by its own means."""
-import os, sys, warnings
+import os, shutil, sys, warnings
 warnings.filterwarnings("ignore")
 import torch
 
@@ -14,7 +14,7 @@ def data():
 
 def trainer():
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
-    from transformers.trainer_utils import get_last_checkpoint
+    from transformers.trainer_callback import PrinterCallback
     torch.manual_seed(1)
     config = BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     rows = [{"input_ids": [(i * 7 + j) % 64 for j in range(8)], "labels": i % 2} for i in range(STEPS * 4)]
@@ -26,9 +26,13 @@ def trainer():
                              disable_tqdm=True, seed=1, dataloader_num_workers=0, learning_rate=1e-3)
     model = BertForSequenceClassification(config)
     job = Trainer(model=model, args=args, train_dataset=rows, callbacks=[Tell()])
+    # (It prints how long it took.)
+    job.remove_callback(PrinterCallback)
     print("begins", file=sys.stderr, flush=True)
-    last = get_last_checkpoint("run") if os.path.isdir("run") else None
-    job.train(resume_from_checkpoint=last)
+    # The newest that is whole: a job that is killed leaves one without its last file, direct, too.
+    whole = [n for n in (os.listdir("run") if os.path.isdir("run") else []) if os.path.exists(f"run/{n}/trainer_state.json")]
+    newest = max(whole, key=lambda n: int(n.split("-")[1]), default=None)
+    job.train(resume_from_checkpoint=newest and f"run/{newest}")
     model.save_pretrained("final")
     again = BertForSequenceClassification.from_pretrained("final")
     return sum(p.double().sum().item() for p in again.parameters()), sorted(n for n in os.listdir("run"))
@@ -53,8 +57,11 @@ def accelerated():
     a.register_for_checkpointing(Step())
     print("begins", file=sys.stderr, flush=True)
     if os.path.isdir("run/checkpoints"):
-        # The newest that is whole.
-        whole = [n for n in os.listdir("run/checkpoints") if os.path.exists(f"run/checkpoints/{n}/custom_checkpoint_0.pkl")]
+        # The newest that is whole. It refuses to save where a job that was killed has left another.
+        found = os.listdir("run/checkpoints")
+        whole = [n for n in found if os.path.exists(f"run/checkpoints/{n}/custom_checkpoint_0.pkl")]
+        for name in set(found) - set(whole):
+            shutil.rmtree(f"run/checkpoints/{name}")
         if whole:
             newest = max(whole, key=lambda n: int(n.split("_")[1]))
             a.load_state(f"run/checkpoints/{newest}")

@@ -1,0 +1,34 @@
+//! Extended attributes and access list of a file that is truncated and written anew: it keeps them.
+
+use super::kernel::{self, Errno};
+use core::ffi::{CStr, c_int};
+use monarch_abi::scratch::Scratch;
+
+/// Whether a file keeps an attribute when it is truncated, and the job may have set it.
+fn is_kept(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name == b"system.posix_acl_access"
+}
+
+/// Gives an open staged file what the file at an absolute path has. An error: something of it does
+/// not fit, or is not taken.
+pub fn keep(from: &CStr, to: c_int) -> Result<(), Errno> {
+    let (mut names, mut value) = (Scratch::take(), Scratch::take());
+    let names = names.bytes().ok_or(libc::ENOMEM)?;
+    let value = value.bytes().ok_or(libc::ENOMEM)?;
+    let list = match kernel::list_extended(from, names) {
+        // The file system has none, or the file is gone.
+        Err(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOENT) => return Ok(()),
+        list => list?,
+    };
+    for name in list.split_inclusive(|&c| c == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
+        if is_kept(name.to_bytes()) {
+            match kernel::extended(from, name, value) {
+                Ok(value) => kernel::set_extended(to, name, value)?,
+                // Removed meanwhile.
+                Err(libc::ENODATA) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(())
+}
