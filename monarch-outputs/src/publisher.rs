@@ -514,9 +514,15 @@ impl Publisher {
             }
             return Ok(());
         }
+        let is_made = match &step.action {
+            Action::Publish(file) => file.target == name,
+            Action::Symlink(path, _) => path == name,
+            _ => false,
+        };
         match planner.overlay(name) {
-            // The job removed it while it was published.
-            Some(Claim::Absent | Claim::Left) => {
+            // The job removed it while it was published. Where the step has made nothing of the
+            // name, the PFS has nothing, and the job may have made a directory there.
+            Some(Claim::Absent | Claim::Left) if is_made => {
                 self.hide(name);
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 mod dir;
 pub mod doubles;
 mod extended;
+mod recent_dirs;
 
 pub use dir::DirTarget;
 pub use extended::extended_of;

@@ -593,21 +593,32 @@ pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<monarch_guest
     attributes::part(&place, &file).ok()
 }
 
-/// Before an extended attribute of an open staged file is set by `call`, which gets the path of the
-/// part file: what the PFS does not take is not set. Whether the call may be made; else errno is
-/// set.
+/// Sets an extended attribute of an open staged file by `call`, which gets the path of the part
+/// file: what the PFS does not take is not set. Then `set` sets it on the descriptor.
 #[cold]
 #[inline(never)]
-pub fn part_takes(fd: c_int, call: impl Fn(*const c_char) -> c_int) -> bool {
+pub fn set_extended_open(fd: c_int, call: impl Fn(*const c_char) -> c_int, set: impl FnOnce() -> c_int) -> c_int {
     let saved = errno::errno();
-    let set = || {
+    let on_part = || {
         let (root, file) = descriptors::staged(&ctx::for_outputs()?, fd)?;
         let (rel, _) = listing::find_file(&root, b"", file.id)?;
-        attributes::set_on_part(&Place::at(root, rel.get())?, &file, |p| call(p.as_ptr())).err()
+        Some(attributes::set_on_part(&Place::at(root, rel.get())?, &file, |p| call(p.as_ptr())))
     };
-    let failed = set();
-    errno::set_errno(failed.unwrap_or(saved));
-    failed.is_none()
+    let is_set = match on_part() {
+        Some(Err(e)) => {
+            errno::set_errno(e);
+            return -1;
+        }
+        done => matches!(done, Some(Ok(true))),
+    };
+    errno::set_errno(saved);
+    let result = set();
+    // It was published meanwhile, with what was just set.
+    if result < 0 && is_set && matches!(errno::errno(), libc::EEXIST | libc::ENODATA) {
+        errno::set_errno(saved);
+        return 0;
+    }
+    result
 }
 
 /// truncate(2).

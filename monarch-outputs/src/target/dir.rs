@@ -1,6 +1,8 @@
 //! [`DirTarget`]: the PFS by a descriptor of the output root.
 
+use super::recent_dirs::RecentDirs;
 use super::{Attributes, Extended, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended};
+use monarch_abi::outputs::PART_PREFIX;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
@@ -13,6 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct DirTarget {
     path: PathBuf,
     root: RwLock<Arc<OwnedFd>>,
+    part_dirs: RecentDirs,
 }
 
 /// Nanoseconds since 1970.
@@ -89,7 +92,11 @@ impl DirTarget {
     /// # Errors
     /// What the kernel said.
     pub fn open(root: &Path) -> io::Result<Self> {
-        Ok(Self { path: root.to_owned(), root: RwLock::new(Arc::new(open_root(root)?)) })
+        Ok(Self {
+            path: root.to_owned(),
+            root: RwLock::new(Arc::new(open_root(root)?)),
+            part_dirs: RecentDirs::default(),
+        })
     }
 
     fn root(&self) -> Arc<OwnedFd> {
@@ -154,12 +161,47 @@ impl DirTarget {
 
     /// The directory of a path, and the name in it.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
-        let at = path.iter().rposition(|&c| c == b'/');
-        let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
-        if name.is_empty() || name == b"." || name == b".." {
-            return Err(Errno::INVAL);
-        }
+        let (dir, name) = split(path)?;
         Ok((self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+
+    /// Makes a call about a part file in its directory, which may have been opened a moment ago.
+    fn in_part_dir<T>(&self, dir: &[u8], call: impl Fn(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+        if let Some(recent) = self.part_dirs.get(dir) {
+            match call(recent.as_fd()) {
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => {}
+                done => return done,
+            }
+        }
+        let fd = Arc::new(self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)?);
+        self.part_dirs.put(dir, &fd);
+        call(fd.as_fd())
+    }
+}
+
+/// The directory of a path, and the name in it.
+fn split(path: &[u8]) -> Result<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|&c| c == b'/');
+    let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
+    if name.is_empty() || name == b"." || name == b".." {
+        return Err(Errno::INVAL);
+    }
+    Ok((dir, name))
+}
+
+/// Opens a file for writing.
+fn open_in(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    match rustix::fs::openat(dir, name, WRITE, Mode::empty()) {
+        // A file that its owner may not write, as after `open(..., 0444)`.
+        Err(Errno::ACCESS) => {
+            let st = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
+                return Err(Errno::ACCESS);
+            }
+            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(st.st_mode & 0o7777 | 0o600), AtFlags::empty())?;
+            rustix::fs::openat(dir, name, WRITE, Mode::empty())
+        }
+        other => other,
     }
 }
 
@@ -170,23 +212,17 @@ impl OutputTarget for DirTarget {
         if is_removed(self.root().as_fd()) {
             let again = open_root(&self.path)?;
             *self.root.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+            self.part_dirs.clear();
         }
         Ok(())
     }
 
     fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
-        let (dir, name) = self.parent(path)?;
-        let fd = match rustix::fs::openat(&dir, name, WRITE, Mode::empty()) {
-            // A file that its owner may not write, as after `open(..., 0444)`.
-            Err(Errno::ACCESS) => {
-                let st = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
-                    return Err(Errno::ACCESS);
-                }
-                rustix::fs::chmodat(&dir, name, Mode::from_raw_mode(st.st_mode & 0o7777 | 0o600), AtFlags::empty())?;
-                rustix::fs::openat(&dir, name, WRITE, Mode::empty())?
-            }
-            other => other?,
+        let (dir, name) = split(path)?;
+        let fd = if name.starts_with(PART_PREFIX) {
+            self.in_part_dir(dir, |dir| open_in(dir, name))?
+        } else {
+            open_in(self.parent(path)?.0.as_fd(), name)?
         };
         Ok(Box::new(OpenFile { fd }))
     }
@@ -198,6 +234,10 @@ impl OutputTarget for DirTarget {
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let ((from_dir, from_name), (to_dir, to_name)) = (split(from)?, split(to)?);
+        if from_dir == to_dir && from_name.starts_with(PART_PREFIX) {
+            return self.in_part_dir(from_dir, |dir| rustix::fs::renameat(dir, from_name, dir, to_name));
+        }
         let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
         rustix::fs::renameat(&from_dir, from, &to_dir, to)
     }

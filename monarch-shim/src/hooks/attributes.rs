@@ -286,8 +286,8 @@ hook! { next;
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let on_path = |p| libc::setxattr(p, key, value, n, flags);
-        if outputs::is_staged(fd) && !outputs::part_takes(fd, on_path) { return -1; }
-        descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), on_path)
+        let set = || descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), on_path);
+        if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() }
     }
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
         outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))
@@ -297,8 +297,8 @@ hook! { next;
     }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         let on_path = |p| libc::removexattr(p, key);
-        if outputs::is_staged(fd) && !outputs::part_takes(fd, on_path) { return -1; }
-        descriptor(fd, flag::EXTENDED, || next(fd, key), on_path)
+        let set = || descriptor(fd, flag::EXTENDED, || next(fd, key), on_path);
+        if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() }
     }
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {

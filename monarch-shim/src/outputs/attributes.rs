@@ -6,7 +6,7 @@ use super::journal::{About, Journal};
 use super::kernel;
 use super::listing;
 use super::lookup::{Found, lookup};
-use super::names::goes_plainly;
+use super::names::{goes_plainly, on_pfs};
 use super::open::forget_clean;
 use super::place::Place;
 use super::tree::{self, Entry};
@@ -26,10 +26,19 @@ pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -
 /// does not take is not set. Where the tier has no such attributes, the PFS is asked when the file
 /// is published.
 pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_int) -> Result<Answer<c_int>> {
-    if let Found::Entry(Entry::File(file)) = lookup(place, follow)? {
-        set_on_part(place, &file, &call)?;
-    }
-    match change(place, follow, flag::EXTENDED, call) {
+    let is_set = match lookup(place, follow)? {
+        Found::Entry(Entry::File(file)) => set_on_part(place, &file, &call)?,
+        _ => false,
+    };
+    match change(place, follow, flag::EXTENDED, &call) {
+        // It was published meanwhile, with what was just set or by a copy without.
+        Ok(Answer::Plain) if is_set => {
+            let mut path = place.on_pfs()?;
+            match done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?)) {
+                Err(libc::EEXIST | libc::ENODATA) => Ok(Answer::Done(0)),
+                again => again,
+            }
+        }
         Err(libc::EOPNOTSUPP) => {
             barrier::wait_for_all(&place.root);
             Ok(Answer::Plain)
@@ -38,13 +47,21 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
     }
 }
 
-/// Sets an extended attribute of the part file of a pending file that has the name of a place.
-pub fn set_on_part(place: &Place, file: &Staged, call: impl Fn(&CStr) -> c_int) -> Result<()> {
-    let mut part = part(place, file)?;
-    match done(call(part.c_str().ok_or(libc::ENAMETOOLONG)?)) {
-        // It was made in another directory, or has its name by now; or the staged file has other
-        // attributes than the part file.
-        Ok(_) | Err(libc::ENOENT | libc::ENOTDIR | libc::EEXIST | libc::ENODATA) => Ok(()),
+/// Sets an extended attribute of the part file of a pending file that has the name of a place;
+/// whether it has one.
+pub fn set_on_part(place: &Place, file: &Staged, call: impl Fn(&CStr) -> c_int) -> Result<bool> {
+    let set = |mut path: Absolute| done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?));
+    let mut result = set(part(place, file)?);
+    if matches!(result, Err(libc::ENOENT))
+        && on_pfs(place).is_ok_and(|st| (st.st_dev, st.st_ino) == (file.dev, file.ino))
+    {
+        // It was published, and opened again.
+        result = set(place.on_pfs()?);
+    }
+    match result {
+        Ok(_) => Ok(true),
+        // It was made in another directory; or the staged file has other attributes.
+        Err(libc::ENOENT | libc::ENOTDIR | libc::EEXIST | libc::ENODATA) => Ok(false),
         Err(e) => Err(e),
     }
 }

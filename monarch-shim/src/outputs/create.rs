@@ -6,6 +6,7 @@ use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
+use super::listing;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
@@ -278,7 +279,11 @@ fn make_part(place: &Place, how: Create, target: Option<&Target>) -> Result<(u64
 fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Result<bool, Errno> {
     let root = &place.root;
     let journal = Journal::lock(root)?;
-    let before = tree::read(root, place.rel())?;
+    let mut before = tree::read(root, place.rel())?;
+    if matches!(before, Entry::Directory) && listing::remove_empty(root, place.rel()) {
+        // It was left where the PFS has none any more: the part file lies beside it.
+        before = Entry::Nothing;
+    }
     let is_as_seen = match (&before, over) {
         (Entry::File(now), over) => over.is_some_and(|old| old.id == now.id),
         (Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,

@@ -197,8 +197,14 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
+    // Something else has got the name meanwhile, or had it before: it is published first.
+    let Ok(link) = tree::prepare_remove_dir(place) else {
+        drop(journal);
+        barrier::wait_for_all(&root);
+        return Ok(Answer::Plain);
+    };
     journal.append(Op::Rmdir, About::default(), place.rel(), b"")?;
-    tree::remove_dir(place)?;
+    tree::remove_dir(place, link)?;
     Ok(Answer::Done(()))
 }
 

@@ -245,7 +245,9 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     let Some(target) = link_target(from, source)? else { return Ok(false) };
     let target = target.get();
     let there = look_at_target(to)?;
-    may_change_directory(from)?;
+    if from.parent() != to.parent() {
+        may_change_directory(from)?;
+    }
     let journal = Journal::lock(&root)?;
     let is_same = match (tree::read(&root, from.rel())?, source) {
         (Entry::Symlink(now), Entry::Symlink(_)) => now.get() == target,
@@ -293,7 +295,9 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
 fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
     let root = from.root;
     let there = look_at_target(to)?;
-    may_change_directory(from)?;
+    if from.parent() != to.parent() {
+        may_change_directory(from)?;
+    }
     let was_published = on_pfs(from).is_ok();
     let journal = Journal::lock(&root)?;
     let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };

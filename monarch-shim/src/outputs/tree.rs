@@ -178,8 +178,8 @@ pub fn move_to(from: &Place, to: &Place, replaced: &Entry) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Says of a directory that the job has removed it. With the lock held.
-pub fn remove_dir(place: &Place) -> Result<(), Errno> {
+/// Makes room for [`remove_dir`], and gives the path of its link. With the lock held.
+pub fn prepare_remove_dir(place: &Place) -> Result<Absolute, Errno> {
     let mut below = PathBuffer::front();
     let all = || {
         below.append(place.rel())?;
@@ -189,8 +189,13 @@ pub fn remove_dir(place: &Place) -> Result<(), Errno> {
     };
     let below = all().ok_or(libc::ENAMETOOLONG)?;
     make_parents(&place.root, below.get())?;
-    let mut path = place.root.in_tree(below.get()).ok_or(libc::ENAMETOOLONG)?;
-    kernel::symlink(c"-", path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    place.root.in_tree(below.get()).ok_or(libc::ENAMETOOLONG)
+}
+
+/// Says of a directory that the job has removed it, by a link at a path that was prepared. With the
+/// lock held.
+pub fn remove_dir(place: &Place, mut link: Absolute) -> Result<(), Errno> {
+    kernel::symlink(c"-", link.c_str().ok_or(libc::ENAMETOOLONG)?)?;
     count(&place.root, &Entry::Nothing, true, true);
     Ok(())
 }

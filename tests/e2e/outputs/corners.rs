@@ -48,6 +48,12 @@ fn extended_attributes_and_times_are_those_of_direct_writing() {
 }
 
 #[test]
+fn names_are_made_again_as_something_else() {
+    same(Outputs::new, "again.py", &[], &DRAINED, 400);
+    same(Outputs::disk, "again.py", &[], &[Drain::Quick], 400);
+}
+
+#[test]
 fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
     let rows = ["more_than_any_table_holds"];
     let w = Outputs::new();

@@ -5,6 +5,8 @@ from place import Place
 
 SUITES = ["test_os", "test_shutil", "test_tempfile", "test_zipfile", "test_tarfile", "test_mmap", "test_posix", "test_io", "test_fileio", "test_mailbox", "test_dbm", "test_dbm_dumb", "test_sqlite3",
           "test_glob", "test_pathlib", "test_gzip", "test_bz2", "test_lzma", "test_logging", "test_fileinput", "test_filecmp", "test_subprocess", "test_shelve", "test_pickle", "test_largefile"]
+# They copy between a staged and a published file, which are on two file systems (docs/OUTPUTS.md).
+TWO_FILE_SYSTEMS = {"test_copy_file_range", "test_copy_file_range_offset"}
 RESULT = re.compile(r"^(?:(?:ERROR|FAIL): (\S+ \(\S+\))|(test_\w+(?: \(\S+\))?) \.\.\. (?:FAIL|ERROR|unexpected success))")
 
 
@@ -45,7 +47,7 @@ def main(words):
         with Place(memory=not a.disk) as place:
             direct, ran, text, _ = failures(place, python, suite, False)
             ours, also, log, left = failures(place, python, suite, True)
-            more = sorted(ours - direct)
+            more = sorted(name for name in ours - direct if name.split(" ")[0] not in TWO_FILE_SYSTEMS)
             wrong = bool(more) or ran != also or ran == 0 or bool(left)
             print(f"{'FAILED' if wrong else 'ok':7}{suite:16}{ran:5} tests direct, {len(direct)} fail; {also:5} staged, {len(ours)} fail", flush=True)
             for name in more[:12]:
