@@ -263,8 +263,8 @@ impl Planner {
         } else if top.is_some() {
             guard = Some(Guard::Any);
         }
-        // The shim leaves a whiteout in any case, as the agent may be publishing something under
-        // the name just then: an entry removes it.
+        // The shim may leave a whiteout, as the agent may be publishing something under the name
+        // just then: an entry removes it.
         self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
         self.unlink_left(left, head.time_ns);
     }
