@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, unlinkat};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long another node has for an answer.
@@ -40,6 +40,8 @@ pub struct Finder {
     /// How long a question waits for other nodes, in milliseconds.
     wait_ms: AtomicU64,
     questions: AtomicUsize,
+    /// Nodes that were waited for in vain, with their floors: until those rise, no question waits.
+    late: Mutex<BTreeMap<NodeId, u64>>,
     is_stopping: AtomicBool,
 }
 
@@ -59,6 +61,7 @@ impl Finder {
             root,
             wait_ms: AtomicU64::default(),
             questions: AtomicUsize::default(),
+            late: Mutex::default(),
             is_stopping: AtomicBool::default(),
         };
         this.set_wait(wait);
@@ -78,35 +81,63 @@ impl Finder {
             return false;
         }
         let deadline = Instant::now() + wait;
-        let mut waited: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for (node, found) in self.ask(&self.holding(), find) {
-            if found.key != 0 && found.floor <= found.key {
-                waited.insert(node, found.key);
-            }
+        let mut answers = self.ask(&self.holding(), find);
+        answers.retain(|_, found| found.floor <= found.key);
+        if answers.is_empty() {
+            return false;
         }
-        let (mut pause, had_any) = (MIN_PAUSE, !waited.is_empty());
-        while !waited.is_empty() {
-            if Instant::now() + pause >= deadline || self.is_stopping.load(Ordering::Acquire) {
+        if answers.iter().any(|(node, found)| self.is_late(*node, found.floor)) {
+            return false;
+        }
+        let mut waited = answers;
+        let mut pause = MIN_PAUSE;
+        loop {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MAX_PAUSE);
+            let up = self.up();
+            let nodes: Vec<NodeId> = waited.keys().copied().filter(|node| up.contains(node)).collect();
+            let is_lost = nodes.len() < waited.len();
+            for (node, found) in self.ask(&nodes, find) {
+                waited.entry(node).and_modify(|first| first.floor = found.floor);
+            }
+            waited.retain(|_, found| found.floor <= found.key);
+            if waited.is_empty() {
+                return true;
+            }
+            if is_lost || self.is_stopping.load(Ordering::Acquire) {
+                return false;
+            }
+            if Instant::now() >= deadline {
                 self.tell_late(find, &waited);
                 return false;
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(MAX_PAUSE);
-            let nodes: Vec<NodeId> = waited.keys().copied().collect();
-            let answers = self.ask(&nodes, find);
-            waited.retain(|node, key| answers.get(node).is_none_or(|found| found.floor <= *key));
         }
-        had_any
     }
 
-    /// The nodes that answer and may have something to publish.
+    /// The nodes that answer.
+    fn up(&self) -> Vec<NodeId> {
+        let nodes = self.peers.nodes().into_iter();
+        nodes.filter(|peer| peer.state == OutputPeerState::Up).map(|peer| peer.number).collect()
+    }
+
+    /// Those of them that may have something to publish.
     fn holding(&self) -> Vec<NodeId> {
-        let holding: Vec<NodeId> = {
-            let plan = self.plan.lock();
-            plan.order.as_ref().map_or_else(Vec::new, |order| order.order.holding().collect())
-        };
-        let is_up = |node: &NodeId, state| state == OutputPeerState::Up && holding.contains(node);
-        self.peers.nodes().into_iter().filter(|peer| is_up(&peer.number, peer.state)).map(|peer| peer.number).collect()
+        let mut nodes = self.up();
+        let plan = self.plan.lock();
+        let holding: Vec<NodeId> = plan.order.iter().flat_map(|order| order.order.holding()).collect();
+        nodes.retain(|node| holding.contains(node));
+        nodes
+    }
+
+    fn late(&self) -> MutexGuard<'_, BTreeMap<NodeId, u64>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a node was waited for in vain, and has published nothing since.
+    fn is_late(&self, node: NodeId, floor: u64) -> bool {
+        let mut late = self.late();
+        late.retain(|known, then| *known != node || floor <= *then);
+        late.contains_key(&node)
     }
 
     /// Asks nodes at the same time; what they answered.
@@ -131,7 +162,8 @@ impl Finder {
         answers
     }
 
-    fn tell_late(&self, find: &Find, waited: &BTreeMap<NodeId, u64>) {
+    fn tell_late(&self, find: &Find, waited: &BTreeMap<NodeId, Found>) {
+        self.late().extend(waited.iter().map(|(&node, found)| (node, found.floor)));
         let nodes = self.peers.nodes();
         let names: Vec<String> =
             nodes.iter().filter(|node| waited.contains_key(&node.number)).map(|node| node.name.to_string()).collect();

@@ -150,10 +150,15 @@ impl RootDrain {
             let shared = self.shared.clone();
             let keep = move || keeper.run(&shared.is_stopping);
             self.threads.push(thread("outputs-order").spawn(keep).map_err(fail)?);
-            let finder = Arc::new(Finder::new(plan, peers, number, options.peer_wait));
-            let listener = finder::listen(&self.staging)?;
-            self.finder = Some(finder.clone());
-            self.threads.push(thread("outputs-finder").spawn(move || finder.serve(&listener)).map_err(fail)?);
+            match finder::listen(&self.staging) {
+                Ok(listener) => {
+                    let finder = Arc::new(Finder::new(plan, peers, number, options.peer_wait));
+                    self.finder = Some(finder.clone());
+                    self.threads.push(thread("outputs-finder").spawn(move || finder.serve(&listener)).map_err(fail)?);
+                }
+                // A tier on a file system without sockets.
+                Err(e) => tracing::warn!("what other nodes have written is found when it is published: {e}"),
+            }
         }
         let (shared, keeps_clean) = (self.shared.clone(), options.keeps_clean);
         let drain = move || shared.drain(log, keeps_clean);
