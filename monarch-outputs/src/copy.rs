@@ -179,7 +179,11 @@ fn copy_leased(
                 if request.extended_changed {
                     let open = context.target.open(&part.path);
                     let file = open.map_err(Failure::new("open the part file of", &request.target))?;
+                    let before = file.stat().map_err(Failure::new("stat the part file of", &request.target))?;
                     set_extended(request, data, file.as_ref())?;
+                    let set = file.set_attributes(&part.attributes, &before);
+                    set.map_err(Failure::new("set the attributes of", &request.target))?;
+                    file.sync().map_err(Failure::new("sync", &request.target))?;
                 }
                 return Ok(part);
             }

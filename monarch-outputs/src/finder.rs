@@ -8,7 +8,7 @@ use crate::errors::OutputsError;
 use crate::order::{Find, Found, NodeId};
 use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
-use monarch_abi::outputs::question::{self, HEAD_LEN, NOT_THERE, PUBLISHED, SOCKET};
+use monarch_abi::outputs::question::{self, HEAD_LEN, NOT_THERE, PUBLISHED, SOCKET, Subject, UNKNOWN};
 use monarch_storage::sharing::{OutputPeerState, OutputPeers};
 use rustix::fd::AsRawFd;
 use rustix::fs::{AtFlags, unlinkat};
@@ -32,8 +32,20 @@ const MAX_QUESTIONS: usize = 256;
 /// Stack of a thread that answers one, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
+/// What became of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No other node had it.
+    NotThere,
+    /// Another node had it, and has published it.
+    Published,
+    /// A node did not answer, or did not publish it in time.
+    Unknown,
+}
+
 /// Finds names of one output root on other nodes.
 pub struct Finder {
+    listener: UnixListener,
     plan: Arc<SharedPlan>,
     peers: Arc<dyn OutputPeers>,
     root: u64,
@@ -52,10 +64,19 @@ impl std::fmt::Debug for Finder {
 }
 
 impl Finder {
-    /// The finder of an output root whose path has the hash `root`. Questions wait for `wait`.
-    #[must_use]
-    pub fn new(plan: Arc<SharedPlan>, peers: Arc<dyn OutputPeers>, root: u64, wait: Duration) -> Self {
+    /// The finder of an output root whose path has the hash `root`, which listens in its staging
+    /// directory. Questions wait for `wait`.
+    ///
+    /// # Errors
+    /// [`OutputsError`].
+    pub fn new(
+        plan: Arc<SharedPlan>,
+        peers: Arc<dyn OutputPeers>,
+        root: u64,
+        wait: Duration,
+    ) -> Result<Self, OutputsError> {
         let this = Self {
+            listener: listen(plan.staging())?,
             plan,
             peers,
             root,
@@ -65,7 +86,7 @@ impl Finder {
             is_stopping: AtomicBool::default(),
         };
         this.set_wait(wait);
-        this
+        Ok(this)
     }
 
     /// Sets how long questions wait. Zero: no node is asked.
@@ -74,44 +95,44 @@ impl Finder {
     }
 
     /// Asks the nodes that may have something to publish, and waits until they have published what
-    /// is asked for. Whether they had anything of it, and have published it.
-    pub fn find(&self, find: &Find) -> bool {
+    /// is asked for.
+    pub fn find(&self, find: &Find) -> Outcome {
         let wait = Duration::from_millis(self.wait_ms.load(Ordering::Relaxed));
         if wait.is_zero() {
-            return false;
+            return Outcome::NotThere;
         }
         let deadline = Instant::now() + wait;
-        let mut answers = self.ask(&self.holding(), find);
-        answers.retain(|_, found| found.floor <= found.key);
-        if answers.is_empty() {
-            return false;
+        let holding = self.holding();
+        let mut waited = self.ask(&holding, find, wait);
+        let mut is_unsure = waited.len() < holding.len();
+        waited.retain(|_, found| found.floor <= found.key);
+        if waited.is_empty() {
+            return if is_unsure { Outcome::Unknown } else { Outcome::NotThere };
         }
-        if answers.iter().any(|(node, found)| self.is_late(*node, found.floor)) {
-            return false;
-        }
-        let mut waited = answers;
-        let mut pause = MIN_PAUSE;
+        let (mut pause, only_floor) = (MIN_PAUSE, Find { subject: Subject::Name, path: Vec::new() });
         loop {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(MAX_PAUSE);
+            // One that others have waited for in vain hinders nobody else.
             let up = self.up();
-            let nodes: Vec<NodeId> = waited.keys().copied().filter(|node| up.contains(node)).collect();
-            let is_lost = nodes.len() < waited.len();
-            for (node, found) in self.ask(&nodes, find) {
-                waited.entry(node).and_modify(|first| first.floor = found.floor);
-            }
-            waited.retain(|_, found| found.floor <= found.key);
-            if waited.is_empty() {
-                return true;
-            }
-            if is_lost || self.is_stopping.load(Ordering::Acquire) {
-                return false;
+            let asked = waited.len();
+            waited.retain(|node, found| up.contains(node) && !self.is_late(*node, found.floor));
+            is_unsure |= waited.len() < asked;
+            if waited.is_empty() || self.is_stopping.load(Ordering::Acquire) {
+                break;
             }
             if Instant::now() >= deadline {
                 self.tell_late(find, &waited);
-                return false;
+                is_unsure = true;
+                break;
             }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MAX_PAUSE);
+            let nodes: Vec<NodeId> = waited.keys().copied().collect();
+            for (node, found) in self.ask(&nodes, &only_floor, wait) {
+                waited.entry(node).and_modify(|first| first.floor = found.floor);
+            }
+            waited.retain(|_, found| found.floor <= found.key);
         }
+        if is_unsure { Outcome::Unknown } else { Outcome::Published }
     }
 
     /// The nodes that answer.
@@ -140,21 +161,28 @@ impl Finder {
         late.contains_key(&node)
     }
 
-    /// Asks nodes at the same time; what they answered.
-    fn ask(&self, nodes: &[NodeId], find: &Find) -> BTreeMap<NodeId, Found> {
-        let question = find.encode();
+    /// Asks nodes at the same time, for about `wait` at most; what they answered.
+    fn ask(&self, nodes: &[NodeId], find: &Find, wait: Duration) -> BTreeMap<NodeId, Found> {
+        let (question, timeout) = (find.encode(), wait.min(ASK_TIMEOUT));
         let ask = |node: NodeId| {
-            let bytes = self.peers.ask(node, self.root, &question, ASK_TIMEOUT).ok()?;
+            let bytes = self.peers.ask(node, self.root, &question, timeout).ok()?;
             Found::decode(&bytes).map(|found| (node, found))
         };
-        let answers: BTreeMap<NodeId, Found> = match nodes {
-            [] => BTreeMap::new(),
-            [node] => ask(*node).into_iter().collect(),
-            _ => std::thread::scope(|scope| {
-                let asked: Vec<_> = nodes.iter().map(|&node| scope.spawn(move || ask(node))).collect();
-                asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
-            }),
-        };
+        let answers: BTreeMap<NodeId, Found> = std::thread::scope(|scope| {
+            let Some((first, others)) = nodes.split_first() else { return BTreeMap::new() };
+            let thread = || std::thread::Builder::new().name("outputs-ask".to_owned()).stack_size(STACK_BYTES);
+            // Where no thread can be had, they are asked in turn.
+            let asked: Vec<_> =
+                others.iter().map(|&node| thread().spawn_scoped(scope, move || ask(node)).map_err(|_| node)).collect();
+            let mut answers: BTreeMap<NodeId, Found> = ask(*first).into_iter().collect();
+            for thread in asked {
+                answers.extend(match thread {
+                    Ok(thread) => thread.join().ok().flatten(),
+                    Err(node) => ask(node),
+                });
+            }
+            answers
+        });
         if let Some(order) = &mut self.plan.lock().order {
             answers.iter().for_each(|(&node, found)| order.order.has_floor(node, found.floor));
             order.tell_holding();
@@ -176,8 +204,8 @@ impl Finder {
     }
 
     /// Answers processes that come by the socket, until [`Self::stop`].
-    pub fn serve(self: &Arc<Self>, listener: &UnixListener) {
-        for stream in listener.incoming() {
+    pub fn serve(self: &Arc<Self>) {
+        for stream in self.listener.incoming() {
             if self.is_stopping.load(Ordering::Acquire) {
                 break;
             }
@@ -210,15 +238,19 @@ impl Finder {
         let (subject, len) = question::parse(head).ok_or(io::ErrorKind::InvalidData)?;
         let mut path = vec![0; len];
         stream.read_exact(&mut path)?;
-        let is_published = self.find(&Find { subject, path });
-        stream.write_all(&[if is_published { PUBLISHED } else { NOT_THERE }])
+        let answer = match self.find(&Find { subject, path }) {
+            Outcome::NotThere => NOT_THERE,
+            Outcome::Published => PUBLISHED,
+            Outcome::Unknown => UNKNOWN,
+        };
+        stream.write_all(&[answer])
     }
 
     /// Ends [`Self::serve`] and questions that wait.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
-        // Wakes the thread that listens.
-        let _ = UnixStream::connect(socket(self.plan.staging()));
+        // SAFETY: a socket of this value. Wakes the thread that accepts.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
 
@@ -228,10 +260,7 @@ fn socket(staging: &StagingDir) -> String {
 }
 
 /// Listens in the staging directory.
-///
-/// # Errors
-/// [`OutputsError`].
-pub fn listen(staging: &StagingDir) -> Result<UnixListener, OutputsError> {
+fn listen(staging: &StagingDir) -> Result<UnixListener, OutputsError> {
     // That of an agent before.
     let _ = unlinkat(staging.dir(), SOCKET, AtFlags::empty());
     UnixListener::bind(socket(staging)).map_err(OutputsError::io("make", &staging.path().join(SOCKET)))

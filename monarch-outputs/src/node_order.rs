@@ -8,6 +8,7 @@ use crate::staging::StagingDir;
 use crate::sys::now_ns;
 use monarch_abi::outputs::KEYS;
 use monarch_abi::outputs::state::State;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// The order of an output root.
@@ -17,8 +18,10 @@ pub struct NodeOrder {
     pub order: Order,
     log: KeyLog,
     state: &'static State,
-    /// [`Order::last_news`] when processes were told last.
+    /// [`Order::news`] when processes were told last.
     told_news: u64,
+    /// Nodes that do not answer: nobody waits for what they have.
+    silent: BTreeSet<NodeId>,
 }
 
 impl NodeOrder {
@@ -39,7 +42,7 @@ impl NodeOrder {
             while logged.next_if(|key| key.up_to < place).is_some() {}
             order.append(place, clock, logged.peek().map(|key| key.key));
         }
-        let mut this = Self { order, log, state, told_news: 0 };
+        let mut this = Self { order, log, state, told_news: 0, silent: BTreeSet::new() };
         if let Some(settled) = this.order.give_up_all() {
             this.settle(&settled).map_err(OutputsError::io("write", &path))?;
         }
@@ -100,11 +103,20 @@ impl NodeOrder {
 
     /// Tells processes of this node whether others may have something to publish.
     pub fn tell_holding(&mut self) {
-        let (holding, news) = (self.order.holding().count() as u32, self.order.last_news());
+        let holding = self.order.holding().filter(|node| !self.silent.contains(node)).count() as u32;
         self.state.holding_nodes.store(holding, Ordering::Release);
-        if news > std::mem::replace(&mut self.told_news, news) {
+        let news = self.order.news();
+        if news != std::mem::replace(&mut self.told_news, news) {
             self.state.node_news.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// Some nodes do not answer. That one does so again is news.
+    pub fn set_silent(&mut self, silent: BTreeSet<NodeId>) {
+        if !self.silent.is_subset(&silent) {
+            self.told_news = 0;
+        }
+        self.silent = silent;
     }
 
     /// Tells processes which of their entries have keys, `last_seq` being the last one that was

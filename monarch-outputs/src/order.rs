@@ -128,6 +128,8 @@ pub struct Order {
     pending: BTreeMap<Place, Pending>,
     round: Option<Round>,
     peers: BTreeMap<NodeId, Peer>,
+    /// How often peers have told of something new that they have to publish, from 1.
+    news: u64,
 }
 
 impl Order {
@@ -145,6 +147,7 @@ impl Order {
             pending: BTreeMap::new(),
             round: None,
             peers: peers.collect(),
+            news: 1,
         }
     }
 
@@ -170,7 +173,9 @@ impl Order {
     pub fn join(&mut self, peer: NodeId) {
         if peer != self.node {
             let unknown = Peer { owed: self.last_key, floor: 0, wants: 0, pushed: self.clock };
-            self.peers.entry(peer).or_insert(unknown);
+            if self.peers.insert(peer, self.peers.get(&peer).copied().unwrap_or(unknown)).is_none() {
+                self.news += 1;
+            }
         }
     }
 
@@ -226,6 +231,8 @@ impl Order {
             return;
         }
         let Some(up_to) = self.last_unsettled() else { return };
+        // No question has pushed it before: the peers learn of something new.
+        self.clock += 1;
         let waits_for = self.peers.keys().copied().collect();
         self.round = Some(Round { up_to, key: self.clock, waits_for, deadline_ns });
     }
@@ -269,12 +276,14 @@ impl Order {
     /// finds it before it sends the answer.
     pub fn answer(&mut self, from: NodeId, ask: Ask) -> Answer {
         self.clock = self.clock.max(ask.clock);
+        self.join(from);
         let mut owed = 0;
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.floor = peer.floor.max(ask.floor);
             peer.wants = ask.wants;
-            if ask.floor <= ask.clock {
-                peer.pushed = peer.pushed.max(ask.clock);
+            if ask.floor <= ask.clock && peer.pushed < ask.clock {
+                peer.pushed = ask.clock;
+                self.news += 1;
             }
             owed = peer.owed;
         }
@@ -343,10 +352,10 @@ impl Order {
         }
     }
 
-    /// The highest clock that any peer has pushed while it had something to publish.
+    /// How often peers have told of something new that they have to publish, from 1.
     #[must_use]
-    pub fn last_news(&self) -> u64 {
-        self.peers.values().map(|peer| peer.pushed).max().unwrap_or(0)
+    pub const fn news(&self) -> u64 {
+        self.news
     }
 
     // --- publication ---

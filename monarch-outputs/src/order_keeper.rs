@@ -8,7 +8,7 @@ use crate::order::{Answer, Ask, NodeId};
 use crate::shared_plan::{PlanState, SharedPlan};
 use crate::sys::now_ns;
 use monarch_storage::sharing::{OutputPeer, OutputPeerState, OutputPeers};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -152,7 +152,11 @@ impl OrderKeeper {
     /// Takes in nodes that may have something to publish, and leaves out those that have not.
     fn meet(&mut self, plan: &mut PlanState) {
         let Some(order) = &mut plan.order else { return };
+        let mut silent = BTreeSet::new();
         for OutputPeer { number, name, state } in self.peers.nodes() {
+            if state != OutputPeerState::Up {
+                silent.insert(number);
+            }
             let is_known = self.nodes.contains_key(&number);
             let is_one = match state {
                 OutputPeerState::Up => true,
@@ -166,11 +170,12 @@ impl OrderKeeper {
                 let (due, pause) = (Instant::now(), MIN_FLOOR_PAUSE);
                 let node = Node { name, questions: None, is_asked: false, due, pause, silent: None };
                 self.nodes.insert(number, node);
-            } else if !is_one && is_known {
+            } else if !is_one && (is_known || state == OutputPeerState::Absent) {
                 order.order.leave(number);
                 self.nodes.remove(&number);
             }
         }
+        order.set_silent(silent);
     }
 
     fn take_replies(&mut self, plan: &mut PlanState) {

@@ -3,7 +3,7 @@
 use crate::copy::{CopyContext, MayCopy};
 use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
-use crate::finder::{self, Finder};
+use crate::finder::Finder;
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
 use crate::load::{Loaded, load};
@@ -150,11 +150,10 @@ impl RootDrain {
             let shared = self.shared.clone();
             let keep = move || keeper.run(&shared.is_stopping);
             self.threads.push(thread("outputs-order").spawn(keep).map_err(fail)?);
-            match finder::listen(&self.staging) {
-                Ok(listener) => {
-                    let finder = Arc::new(Finder::new(plan, peers, number, options.peer_wait));
+            match Finder::new(plan, peers, number, options.peer_wait).map(Arc::new) {
+                Ok(finder) => {
                     self.finder = Some(finder.clone());
-                    self.threads.push(thread("outputs-finder").spawn(move || finder.serve(&listener)).map_err(fail)?);
+                    self.threads.push(thread("outputs-finder").spawn(move || finder.serve()).map_err(fail)?);
                 }
                 // A tier on a file system without sockets.
                 Err(e) => tracing::warn!("what other nodes have written is found when it is published: {e}"),

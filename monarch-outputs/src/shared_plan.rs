@@ -13,6 +13,7 @@ use crate::processes::is_alive;
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
 use crate::sys::now_ns;
+use monarch_abi::outputs::question::Subject;
 use monarch_abi::outputs::record::Op;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -75,7 +76,14 @@ impl SharedPlan {
 
     /// Answers another node that does not find a name; `None` as for [`Self::answer`].
     pub fn find(&self, find: &Find) -> Option<Found> {
-        let state = self.up_to_date()?;
+        // (No path: the node waits, and only the floor is new.)
+        let state = if find.path.is_empty() && find.subject == Subject::Name {
+            let mut state = self.lock();
+            state.read(&self.staging).ok()?;
+            state
+        } else {
+            self.up_to_date()?
+        };
         Some(state.order.as_ref()?.find(&state.planner, find))
     }
 

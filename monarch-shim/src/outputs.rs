@@ -213,8 +213,9 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
         let bytes = user::path(path)?;
         let work = |place: &mut Place| {
             let how = Create { flags, mode };
-            // What it makes comes after what others have.
-            if flags & libc::O_CREAT == 0 || excludes {
+            // A version of its own comes after those of others.
+            let is_anew = flags & (libc::O_CREAT | libc::O_TRUNC) == libc::O_CREAT | libc::O_TRUNC;
+            if !is_anew || excludes {
                 peers::settle(place, follow);
             }
             let opened = open::open(place, how)?;
@@ -367,7 +368,7 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
             if flags & libc::AT_REMOVEDIR != 0 {
-                peers::settle_names(place);
+                peers::settle_tree(place);
                 return names::rmdir(place).map(as_result);
             }
             peers::settle(place, false);
@@ -402,7 +403,12 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
 #[inline(never)]
 pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_changed_path(dirfd, path, false, -1, |place| names::make(place).map(as_result)) }
+    unsafe {
+        at_changed_path(dirfd, path, false, -1, |place| {
+            peers::settle(place, false);
+            names::make(place).map(as_result)
+        })
+    }
 }
 
 /// symlinkat(2).
@@ -415,6 +421,7 @@ pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) 
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
             let Some(text) = user::path(target) else { return Ok(Answer::Plain) };
+            peers::settle(place, false);
             names::symlink(place, CStr::from_ptr(text.as_ptr().cast())).map(as_result)
         })
     }
@@ -449,7 +456,12 @@ pub unsafe fn link(
 #[inline(never)]
 pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<c_int> {
     // SAFETY: by contract.
-    unsafe { at_changed_path(dirfd, path, follow, -1, |place| names::settle(place, follow).map(as_result)) }
+    unsafe {
+        at_changed_path(dirfd, path, follow, -1, |place| {
+            peers::settle(place, follow);
+            names::settle(place, follow).map(as_result)
+        })
+    }
 }
 
 /// renameat2(2); `call` is the plain call.
@@ -489,7 +501,7 @@ unsafe fn rename_below(
             if a.is_none() && b.is_none() {
                 return None;
             }
-            a.iter().for_each(|place| peers::settle(place, false));
+            a.iter().chain(&b).for_each(peers::settle_tree);
             let side = |place: Option<Place>, fd, path| {
                 // SAFETY: by contract of the caller.
                 let bytes = || unsafe { user::path(path) };
@@ -533,6 +545,7 @@ pub unsafe fn set_attributes(
     unsafe {
         at_changed_path(dirfd, path, follow, -1, |place| {
             peers::settle(place, follow);
+            peers::settle_tree(place);
             let answer = attributes::set(place, follow, |p| call(p.as_ptr()))?;
             plainly(place, answer, on_pfs)
         })
@@ -856,6 +869,7 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest
     // SAFETY: by contract.
     let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
     let saved = errno::errno();
+    peers::settle(&place, follow);
     let found = lookup::lookup(&mut place, follow);
     errno::set_errno(saved);
     match found {

@@ -1,8 +1,8 @@
 //! What the shim asks the agent about names that other nodes may have staged.
 //!
 //! The agent listens on a stream socket in the staging directory. Each connection carries one
-//! question and its answer, a byte. The agent answers when the other nodes have none of it, or when
-//! they have published it.
+//! question and its answer, a byte. The agent answers when the other nodes have none of it, when
+//! they have published it, or when it cannot know.
 
 /// The socket, in the staging directory.
 pub const SOCKET: &str = "ask";
@@ -15,6 +15,8 @@ pub const PATH_MAX: usize = crate::PATH_MAX;
 pub const NOT_THERE: u8 = 0;
 /// Answer: another node had it, and has published it.
 pub const PUBLISHED: u8 = 1;
+/// Answer: a node did not answer, or did not publish it in time.
+pub const UNKNOWN: u8 = 2;
 
 /// What is asked about a path relative to the output root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub enum Subject {
     Name,
     /// All names of the directory.
     Names,
+    /// The name, links on the way to it, and all that lies below it.
+    Tree,
 }
 
 impl Subject {
@@ -32,6 +36,7 @@ impl Subject {
         match self {
             Self::Name => b'n',
             Self::Names => b'd',
+            Self::Tree => b't',
         }
     }
 
@@ -41,6 +46,7 @@ impl Subject {
         match byte {
             b'n' => Some(Self::Name),
             b'd' => Some(Self::Names),
+            b't' => Some(Self::Tree),
             _ => None,
         }
     }
@@ -73,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_is_understood_and_nothing_else() {
-        for subject in [Subject::Name, Subject::Names] {
+        for subject in [Subject::Name, Subject::Names, Subject::Tree] {
             for len in [0, 1, 255, 256, PATH_MAX - 1] {
                 assert_eq!(parse(head(subject, len).unwrap()), Some((subject, len)));
             }

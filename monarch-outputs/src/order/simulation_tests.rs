@@ -35,6 +35,8 @@ struct Written {
     after: Vec<usize>,
     begun: u64,
     without: Vec<NodeId>,
+    /// The life of the agent of each node, and its news, when this entry was begun.
+    news: Vec<(usize, u64)>,
 }
 
 /// A node: its agent, what is on its disk, and the process that writes.
@@ -50,6 +52,7 @@ struct Node {
     visible: usize,
     publishing_until: Option<u64>,
     read: usize,
+    life: usize,
 }
 
 fn place(seq: u64) -> Place {
@@ -104,6 +107,7 @@ impl World {
             visible: 0,
             publishing_until: None,
             read: 0,
+            life: 0,
         };
         let nodes = (0..count).map(|id| node(id, random.below(5000) * STEP_NS)).collect();
         let (network, cut_until) = (Vec::new(), vec![vec![0; count]; count]);
@@ -151,6 +155,8 @@ impl World {
     fn run_process(&mut self, id: usize) {
         let (is_chaos, step) = (self.is_chaos(), self.step);
         let returned: Vec<usize> = self.nodes.iter().map(|node| node.returned).collect();
+        let news_of = |node: &Node| (node.life, node.agent.as_ref().map_or(0, Order::news));
+        let news: Vec<(usize, u64)> = self.nodes.iter().map(news_of).collect();
         let node = &mut self.nodes[id];
         if node.returned < node.journal.len() {
             let settled = node.log.last().map_or(0, |settled| settled.up_to.seq as usize);
@@ -162,7 +168,7 @@ impl World {
         if !is_chaos || node.journal.len() == MAX_ENTRIES || !self.random.is_one_in(30) {
             return;
         }
-        node.journal.push(Written { after: returned, begun: step, without: Vec::new() });
+        node.journal.push(Written { after: returned, begun: step, without: Vec::new(), news });
     }
 
     /// The agent reads what was appended.
@@ -284,6 +290,7 @@ impl World {
         }
         self.nodes[id].read = self.nodes[id].journal.len();
         self.nodes[id].agent = Some(agent);
+        self.nodes[id].life += 1;
     }
 
     fn disturb(&mut self) {
@@ -314,6 +321,9 @@ impl World {
                     let Some(agent) = &reader.agent else { continue };
                     if !written.without.contains(&(other as u64)) {
                         assert!(agent.holding().any(|holder| holder == id as u64), "{other} takes {id} for idle");
+                        // (What a process remembers is forgotten when its agent begins anew.)
+                        let (life, then) = written.news[other];
+                        assert!(life != reader.life || agent.news() > then, "{other} has no news of {id}");
                         self.seen.known += 1;
                     }
                 }

@@ -21,10 +21,14 @@ fn names_of<'p>(planner: &'p Planner, entry: &'p Entry) -> impl Iterator<Item = 
 /// The last place at which a plan publishes something of a path. Files that are open have none.
 #[must_use]
 pub fn place_of(planner: &Planner, subject: Subject, path: &[u8]) -> Option<Place> {
-    let is_concerned = |entry: &Entry| match subject {
-        Subject::Names => names_of(planner, entry).any(|name| parent(name) == path),
-        // What lies above decides where the path leads.
-        Subject::Name => names_of(planner, entry).any(|name| with_parents(path).any(|above| above == name)),
+    // What lies above decides where the path leads.
+    let is_on_the_way = |name: &[u8]| with_parents(path).any(|above| above == name);
+    let is_concerned = |entry: &Entry| {
+        names_of(planner, entry).any(|name| match subject {
+            Subject::Names => parent(name) == path,
+            Subject::Name => is_on_the_way(name),
+            Subject::Tree => is_on_the_way(name) || with_parents(name).any(|above| above == path),
+        })
     };
     if subject == Subject::Name && !with_parents(path).any(|name| planner.overlay(name).is_some()) {
         return None;

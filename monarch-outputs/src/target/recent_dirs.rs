@@ -1,7 +1,9 @@
 //! Directories of part files that were opened a moment ago.
 //!
 //! Only for calls that name a part file: its name is unlike any other's, so that in a directory
-//! that was renamed or made anew since, the call fails, and is made again from the output root.
+//! that was made anew since, the call fails, and is made again from the output root. A directory
+//! that others rename meanwhile takes its part files along, and gets the files, as it would from a
+//! process that has it open.
 
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;

@@ -298,22 +298,22 @@ fn a_name_that_another_node_has_written_is_there_when_the_answer_comes() {
 }
 
 #[test]
-fn a_name_is_not_found_where_its_node_cannot_publish_it_in_time() {
+fn whether_a_name_is_there_is_unknown_where_its_node_cannot_publish_it_in_time() {
     let nodes = Nodes::new(2);
     let writer = nodes.shim(2);
     nodes.faults(2).add(Fault { call: Call::Rename, after: 0, times: u64::MAX, errno: Errno::IO });
     writer.write("shard", b"data");
     nodes.agent(1).attach(&nodes.spec(1, Duration::from_millis(300))).unwrap();
     let began = Instant::now();
-    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::NOT_THERE);
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::UNKNOWN);
     assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
     assert_eq!(holding(&nodes, 1), 1);
     // It has published nothing since: no other call waits.
     nodes.agent(1).attach(&nodes.spec(1, Duration::from_secs(60))).unwrap();
     writer.write("another", b"data");
-    assert_eq!(asks(&nodes, 1, Subject::Name, "another"), question::NOT_THERE);
+    assert_eq!(asks(&nodes, 1, Subject::Name, "another"), question::UNKNOWN);
     assert!(began.elapsed() < Duration::from_secs(20));
     // A node that has died is not waited for.
     nodes.kill(2);
-    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::NOT_THERE);
+    assert_eq!(asks(&nodes, 1, Subject::Name, "shard"), question::UNKNOWN);
 }

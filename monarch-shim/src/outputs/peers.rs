@@ -12,7 +12,7 @@ use crate::agent_socket;
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::demand::{agent_up, is_silent};
 use monarch_abi::hash::path_hash;
-use monarch_abi::outputs::question::{self, NOT_THERE, PUBLISHED, SOCKET, Subject};
+use monarch_abi::outputs::question::{self, NOT_THERE, PUBLISHED, SOCKET, Subject, UNKNOWN};
 use monarch_abi::word::State;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::sys::{Fd, coarse_ms};
@@ -26,7 +26,7 @@ const LOOK_EVERY_MS: u64 = 1_000;
 /// A name that no directory has.
 const SOME_NAME: &[u8] = b".monarch-part-";
 /// Questions that are remembered.
-const MEMORY: usize = 64;
+const MEMORY: usize = 1024;
 
 /// Kinds of marks beside those of questions: paths that were looked up, by whether a link in the
 /// last component was followed.
@@ -51,7 +51,14 @@ pub fn settle(place: &Place, follow: bool) {
 /// Before a call about all names of a directory.
 pub fn settle_names(place: &Place) {
     if is_held(&place.root) {
-        list(place);
+        ask_below(place, Subject::Names);
+    }
+}
+
+/// Before a call that changes a place with all that lies below it.
+pub fn settle_tree(place: &Place) {
+    if is_held(&place.root) {
+        ask_below(place, Subject::Tree);
     }
 }
 
@@ -71,7 +78,7 @@ fn changed(place: &Place, subject: Subject) {
     let ctx = &place.root.ctx;
     let (false, Ok(mut path)) = (ctx.map.roots().is_empty(), place.on_pfs()) else { return };
     // Whichever name it is, the list of the directory is the PFS's from now on.
-    if subject == Subject::Name || path.append(SOME_NAME).is_some() {
+    if subject != Subject::Names || path.append(SOME_NAME).is_some() {
         crate::changes::name_changes(ctx, libc::AT_FDCWD, path.get(), false);
     }
 }
@@ -79,37 +86,40 @@ fn changed(place: &Place, subject: Subject) {
 #[cold]
 fn look(place: &Place, follow: bool) {
     let seen = Mark::of(&place.root, if follow { FOLLOWED } else { NOT_FOLLOWED }, place.rel());
-    if !seen.is_set() {
-        look_anew(place, follow);
+    if !seen.is_set() && look_anew(place, follow) {
         seen.set();
     }
 }
 
-fn look_anew(place: &Place, follow: bool) {
-    let Some(mut place) = Place::at(place.root, place.rel()) else { return };
+/// Asks for a place, and where links lead from there; whether all questions were answered.
+fn look_anew(place: &Place, follow: bool) -> bool {
+    let Some(mut place) = Place::at(place.root, place.rel()) else { return false };
     for _ in 0..MAX_TRIES {
         // Where a directory on the way is missing, another node may have a link.
         let _ = place.follow_parent();
         // What this node has pending itself may be older.
-        if ask(&place, Subject::Name) {
-            continue;
+        match ask(&place, Subject::Name) {
+            PUBLISHED => continue,
+            NOT_THERE => {}
+            _ => return false,
         }
-        let Ok(mut path) = place.on_pfs() else { return };
-        let Some(path) = path.c_str().filter(|_| follow) else { return };
-        let Ok(target) = kernel::read_link(path) else { return };
+        let Ok(mut path) = place.on_pfs() else { return false };
+        let Some(path) = path.c_str().filter(|_| follow) else { return true };
+        let Ok(target) = kernel::read_link(path) else { return true };
         if !matches!(to_target(&mut place, target.get()), Ok(None)) {
-            return;
+            return true;
         }
     }
+    true
 }
 
 #[cold]
-fn list(place: &Place) {
+fn ask_below(place: &Place, subject: Subject) {
     let Some(mut place) = Place::at(place.root, place.rel()) else { return };
     if !place.parent().is_empty() {
         let _ = place.follow_parent();
     }
-    let _ = ask(&place, Subject::Names);
+    let _ = ask(&place, subject);
 }
 
 /// What was asked, as long as there is no news of other nodes.
@@ -136,19 +146,19 @@ impl Mark {
     }
 }
 
-/// Asks the agent; whether another node had it, and has published it.
-fn ask(place: &Place, subject: Subject) -> bool {
+/// Asks the agent, unless that was asked before: its answer.
+fn ask(place: &Place, subject: Subject) -> u8 {
     let mark = Mark::of(&place.root, subject.to_byte(), place.rel());
     if mark.is_set() {
-        return false;
+        return NOT_THERE;
     }
-    let answer = talk(&place.root, subject, place.rel());
+    let answer = talk(&place.root, subject, place.rel()).unwrap_or(UNKNOWN);
     match answer {
-        Some(NOT_THERE) => mark.set(),
-        Some(PUBLISHED) => changed(place, subject),
+        NOT_THERE => mark.set(),
+        PUBLISHED => changed(place, subject),
         _ => {}
     }
-    answer == Some(PUBLISHED)
+    answer
 }
 
 /// The agent's answer, if it lives.

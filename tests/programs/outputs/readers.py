@@ -95,6 +95,46 @@ def names(d):
     return sorted(os.listdir(d))
 
 
+def below(d):
+    os.mkdir(f"{d}/x")
+    several(f"{d}/x")
+
+
+def emptied(d):
+    below(d)
+    shutil.rmtree(f"{d}/x")
+
+
+def made_again(d):
+    os.makedirs(f"{d}/x", exist_ok=True)
+    write(f"{d}/x/new")
+
+
+def made_by_tool(d):
+    subprocess.run(["mkdir", "-p", f"{d}/x"], check=True)
+    write(f"{d}/x/new")
+
+
+def script(d):
+    write(f"{d}/script", "#!/bin/sh\necho ran\n")
+    os.chmod(f"{d}/script", 0o755)
+
+
+def added(d):
+    with open(f"{d}/model", "a") as f:
+        f.write("more\n")
+
+
+def replaced_by_log(d):
+    write(f"{d}/through.log", "a log\n")
+    os.rename(f"{d}/through.log", f"{d}/model")
+
+
+def attributes(d):
+    os.chmod(f"{d}/x", 0o700)
+    os.utime(f"{d}/x", (1, 4))
+
+
 one = lambda d: write(f"{d}/model")
 # Name, what is prepared, what the other does or sees, what the first sees then.
 CASES = [
@@ -123,6 +163,14 @@ CASES = [
     ("truncate", one, lambda d: os.truncate(f"{d}/model", 2), lambda d: os.stat(f"{d}/model").st_size),
     ("link", one, lambda d: os.link(f"{d}/model", f"{d}/other"), lambda d: (names(d), os.stat(f"{d}/other").st_nlink)),
     ("again", one, lambda d: write(f"{d}/model", "a new text\n"), lambda d: read(f"{d}/model")),
+    ("makedirs", emptied, made_again, lambda d: names(f"{d}/x")),
+    ("mkdir", emptied, made_by_tool, lambda d: names(f"{d}/x")),
+    ("rename_directory", below, lambda d: os.rename(f"{d}/x", f"{d}/final"), lambda d: (names(d), names(f"{d}/final"))),
+    ("add", one, added, lambda d: read(f"{d}/model")),
+    ("replaced_by_log", one, replaced_by_log, lambda d: (names(d), read(f"{d}/model"))),
+    ("symlink_over", one, lambda d: os.symlink("x", f"{d}/model"), names),
+    ("exec", script, lambda d: subprocess.run([f"{d}/script"], capture_output=True, text=True).stdout, None),
+    ("directory_attributes", below, attributes, lambda d: (oct(os.stat(f"{d}/x").st_mode), os.stat(f"{d}/x").st_mtime)),
     ("missing", one, missing, None),
     ("enoent", one, lambda d: os.stat(f"{d}/model/below"), None),
 ]
