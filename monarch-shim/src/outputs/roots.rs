@@ -123,9 +123,9 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
     Some((get(ctx, number)?, rest))
 }
 
-/// Whether anything is pending below an output root, here or on another node, so that a path which leads there by links from
-/// outside is to be followed. (What such a path changes of a published file, the next open of its
-/// clean copy finds.)
+/// Whether anything is pending below an output root, here or on another node, so that a path which
+/// leads there by links from outside is to be followed. (What such a path changes of a published
+/// file, the next open of its clean copy finds.)
 pub fn any_pending(ctx: &Ctx) -> bool {
     let mut roots = (0..ctx.map.outputs().len()).filter_map(|number| get(ctx, number));
     roots.any(|root| root.map.may_be_overtaken() || root.state().holding_nodes.load(Ordering::Acquire) != 0)
