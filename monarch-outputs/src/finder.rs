@@ -111,7 +111,7 @@ impl Finder {
         }
         let (mut pause, only_floor) = (MIN_PAUSE, Find { subject: Subject::Name, path: Vec::new() });
         loop {
-            // One that others have waited for in vain hinders nobody else.
+            // A node that was waited for in vain delays no other question.
             let up = self.up();
             let asked = waited.len();
             waited.retain(|node, found| up.contains(node) && !self.is_late(*node, found.floor));
@@ -132,7 +132,8 @@ impl Finder {
             }
             waited.retain(|_, found| found.floor <= found.key);
         }
-        if is_unsure { Outcome::Unknown } else { Outcome::Published }
+        // (What is left was waited for until the agent ended.)
+        if is_unsure || !waited.is_empty() { Outcome::Unknown } else { Outcome::Published }
     }
 
     /// The nodes that answer.

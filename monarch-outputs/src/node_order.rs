@@ -20,7 +20,7 @@ pub struct NodeOrder {
     state: &'static State,
     /// [`Order::news`] when processes were told last.
     told_news: u64,
-    /// Nodes that do not answer: nobody waits for what they have.
+    /// Nodes that do not answer: no process waits for what they have.
     silent: BTreeSet<NodeId>,
 }
 

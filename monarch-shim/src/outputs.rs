@@ -18,7 +18,7 @@
 //! | [`names`](mod@names) | removing, linking, making names |
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
-//! | [`extended`] | extended attributes of what is written anew |
+//! | [`extended`] | extended attributes that a truncated file keeps |
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |

@@ -321,7 +321,7 @@ impl World {
                     let Some(agent) = &reader.agent else { continue };
                     if !written.without.contains(&(other as u64)) {
                         assert!(agent.holding().any(|holder| holder == id as u64), "{other} takes {id} for idle");
-                        // (What a process remembers is forgotten when its agent begins anew.)
+                        // (A process forgets what it remembers when its agent is started again.)
                         let (life, then) = written.news[other];
                         assert!(life != reader.life || agent.news() > then, "{other} has no news of {id}");
                         self.seen.known += 1;

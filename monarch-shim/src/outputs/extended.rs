@@ -1,4 +1,4 @@
-//! Extended attributes and access list of a file that is truncated and written anew: it keeps them.
+//! Extended attributes and access list of a file that is truncated: the staged file gets them.
 
 use super::kernel::{self, Errno};
 use core::ffi::{CStr, c_int};

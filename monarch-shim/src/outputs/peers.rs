@@ -129,7 +129,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// The mark of a question, taken before it is asked: what is told meanwhile is asked again.
+    /// The mark of a question, taken before it is asked. News that come meanwhile void it.
     fn of(root: &Root, kind: u8, rel: &[u8]) -> Self {
         let (state, news) = (root.state(), root.state().node_news.load(Ordering::Acquire));
         let seed = state.instance.load(Ordering::Relaxed).wrapping_add(u64::from(news)) ^ u64::from(kind) << 56;
