@@ -3,7 +3,7 @@
 use crate::backlog::{Backlog, Marker};
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
-use crate::plan::{Action, Note, Step};
+use crate::plan::{Action, Created, Note, Step};
 use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
@@ -246,8 +246,11 @@ impl Drain {
         }
         let copier = &self.copier;
         let busy: HashSet<u64> = copier.busy().into_iter().collect();
+        let created = planner.take_created();
         let requests = planner.take_copies(copier.capacity(), |id| busy.contains(&id));
         drop(plan);
+        // Before their copies begin: what a closed file holds is looked at then.
+        self.charge(created);
         let did = !requests.is_empty();
         for mut request in requests {
             if let Some(dir) = self.publisher.part_dir(request.staged.id) {
@@ -257,6 +260,14 @@ impl Drain {
             copier.submit(request);
         }
         did
+    }
+
+    /// Files that the job has created take up room.
+    fn charge(&self, created: Vec<Created>) {
+        for created in created {
+            self.room.replaced(&created.name);
+            self.room.created(created.staged);
+        }
     }
 
     /// Publishes a run of entries that are ready.
@@ -394,10 +405,7 @@ impl Drain {
             let planner = &mut plan.lock().planner;
             (planner.take_created(), planner.take_dropped())
         };
-        for created in created {
-            self.room.replaced(&created.name);
-            self.room.created(created.staged);
-        }
+        self.charge(created);
         let copier = &self.copier;
         let is_busy = |id| {
             copier.cancel(id);
