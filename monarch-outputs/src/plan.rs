@@ -32,6 +32,7 @@ pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 /// An entry of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +52,8 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 60, because facts, questions and the rules between them share all of its maps.
-/// Fields: 14, for the same reason.
+/// Methods: 64, because facts, questions and the rules between them share all of its maps.
+/// Fields: 15, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -65,6 +66,9 @@ pub struct Planner {
     created: Vec<Created>,
     dropped: Vec<Dropped>,
     notes: Vec<Note>,
+    /// Files that are published in their turn although the job has removed them, by the place of
+    /// the removal.
+    removals: BTreeMap<Place, u64>,
     last_seq: u64,
     max_id: u64,
     is_replaying: bool,
@@ -146,6 +150,7 @@ impl Planner {
             supersedes,
             partial: false,
             is_covered: false,
+            removed_at: None,
             in_flight: false,
             was_published: false,
             openers: if is_watched { vec![head.pid] } else { Vec::new() },
@@ -238,7 +243,18 @@ impl Planner {
             (_, id) => id,
         };
         let mut left = Vec::new();
-        if let Some(file) = self.files.get(&id) {
+        if self.keeps_turn(id) {
+            // It is published in its turn, and removed in that of this record.
+            guard = Some(Guard::Any);
+            self.open.remove(&id);
+            if let Some(file) = self.files.get_mut(&id) {
+                file.is_covered = true;
+                if file.place.is_some() {
+                    file.removed_at = Some(Place { seq, sub: 0 });
+                    self.removals.insert(Place { seq, sub: 0 }, id);
+                }
+            }
+        } else if let Some(file) = self.files.get(&id) {
             let below = self.has_claim_below(&file.name, (file.bound, 0));
             if file.in_flight || file.was_published || file.replaces || below {
                 guard = Some(Guard::Any);
@@ -253,8 +269,11 @@ impl Planner {
         } else if let Some((key, Claim::Symlink(target))) = top {
             let place = Place { seq: key.0, sub: key.1 };
             let target = target.clone();
-            let is_queued = self.queue.remove(&place).is_some();
-            self.unclaim(record.a, key);
+            let keeps_turn = self.queue.contains_key(&place) && self.stands_before_others(place);
+            let is_queued = !keeps_turn && self.queue.remove(&place).is_some();
+            if !keeps_turn {
+                self.unclaim(record.a, key);
+            }
             if !is_queued || self.claims.contains_key(record.a) {
                 guard = Some(Guard::Any);
             } else if self.is_replaying {
@@ -267,6 +286,59 @@ impl Planner {
         // just then: an entry removes it.
         self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
         self.unlink_left(left, head.time_ns);
+        if self.removals.contains_key(&Place { seq, sub: 0 }) {
+            self.cancel_removed();
+        }
+    }
+
+    /// Whether a pending file has to be published though the job removes it now: without it, the
+    /// entries after it would make a state of the PFS that the job never had.
+    fn keeps_turn(&self, id: u64) -> bool {
+        let Some(file) = self.files.get(&id) else { return false };
+        let begun = || {
+            let (place, _) = self.in_flight.iter().find(|(_, entry)| **entry == Entry::File(id))?;
+            // One that was renamed during its publication leaves a name behind, to be removed now.
+            file.left.iter().all(|left| left.seq <= place.seq).then_some(*place)
+        };
+        let place = if file.in_flight { file.place.or_else(begun) } else { file.place };
+        place.is_some_and(|place| self.stands_before_others(place))
+    }
+
+    /// Whether an entry that changes the PFS stands behind a place.
+    fn stands_before_others(&self, place: Place) -> bool {
+        let changes_nothing = |entry: &Entry| matches!(entry, Entry::Unlink(_, Guard::Nothing, _));
+        let behind = (Bound::Excluded(place), Bound::Unbounded);
+        let mut entries = self.in_flight.range(behind).chain(self.queue.range(behind));
+        entries.any(|(_, entry)| !changes_nothing(entry))
+    }
+
+    /// Cancels the files of the last entries if these do nothing but make and remove them.
+    fn cancel_removed(&mut self) {
+        let mut left: BTreeSet<u64> = BTreeSet::new();
+        let mut made = Vec::new();
+        for (place, entry) in self.queue.iter().rev() {
+            match entry {
+                Entry::Unlink(_, Guard::Nothing, _) => {}
+                Entry::Unlink(..) => match self.removals.get(place) {
+                    Some(id) => drop(left.insert(*id)),
+                    None => return,
+                },
+                Entry::File(id) if left.remove(id) => {
+                    made.push(*id);
+                    if left.is_empty() {
+                        break;
+                    }
+                }
+                _ => return,
+            }
+        }
+        if left.is_empty() {
+            for id in made {
+                let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+                self.cancel(id);
+                self.unlink_left(left, 0);
+            }
+        }
     }
 
     /// Removes the names that a cancelled file has left behind, in the places of its renames: what
@@ -422,6 +494,9 @@ impl Planner {
         self.open.remove(&id);
         self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return };
+        if let Some(removal) = file.removed_at {
+            self.removals.remove(&removal);
+        }
         self.unclaim(&file.name, (file.bound, 0));
         for left in &file.left {
             self.unclaim(&left.name, (left.seq, 1));
@@ -519,6 +594,9 @@ impl Planner {
         {
             file.place = None;
             file.in_flight = true;
+            if let Some(removal) = file.removed_at.take() {
+                self.removals.remove(&removal);
+            }
         }
         self.in_flight.insert(step.place, entry);
     }
@@ -835,16 +913,12 @@ impl Planner {
     /// An earlier agent has logged a step. All records that it had read when it began the step were
     /// taken in.
     pub fn replay_done(&mut self, place: Place, id: u64, is_skip: bool) {
-        let before: Vec<Place> = self.queue.range(..place).map(|(place, _)| *place).collect();
-        for place in before {
-            match self.queue.get(&place) {
+        // What a file that is lost leaves to do was done, too.
+        while let Some((before, other)) = self.first_before(place, id) {
+            match other {
                 // It lost its place: it was still open.
-                Some(Entry::File(other)) if *other != id => {
-                    let other = *other;
-                    self.reopen(other, 0);
-                }
-                Some(Entry::File(_)) | None => {}
-                Some(_) => self.replay_other(place),
+                Some(other) => self.reopen(other, 0),
+                None => self.replay_other(before),
             }
         }
         if id == 0 {
@@ -863,6 +937,15 @@ impl Planner {
                 file.copy = CopyState::Waiting;
             }
         }
+    }
+
+    /// The first entry before a place, but the file `id`: its place, and its file.
+    fn first_before(&self, place: Place, id: u64) -> Option<(Place, Option<u64>)> {
+        let mut before = self.queue.range(..place).map(|(place, entry)| match entry {
+            Entry::File(other) => (*place, Some(*other)),
+            _ => (*place, None),
+        });
+        before.find(|(_, other)| *other != Some(id))
     }
 
     fn replay_other(&mut self, place: Place) {

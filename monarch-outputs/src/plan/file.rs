@@ -27,7 +27,7 @@ pub struct LeftName {
 
 /// A staged file that is not published, or whose publication is being done.
 ///
-/// Fields: 21, because the rules of the plan ask for all of them.
+/// Fields: 22, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
@@ -62,6 +62,8 @@ pub struct PlannedFile {
     /// Whether another thing has got its name: it keeps its place, or is lost when it turns out to
     /// be open.
     pub is_covered: bool,
+    /// The place of its removal, if it is published in its turn all the same.
+    pub removed_at: Option<Place>,
     /// Whether a publication of it was begun and is not committed.
     pub in_flight: bool,
     /// Whether a publication of it was done before it was opened or renamed again.

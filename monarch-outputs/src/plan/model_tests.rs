@@ -66,7 +66,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 25, because it stands for three programs. Methods: 28, for the same reason.
+/// Fields: 26, because it stands for three programs. Methods: 29, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -83,6 +83,8 @@ struct World {
     history: Vec<BTreeMap<Vec<u8>, Thing>>,
     last_of: HashMap<u64, u64>,
     names_of: HashMap<u64, BTreeSet<Vec<u8>>>,
+    /// The record by which a file was closed last, with no descriptor left.
+    closed_by: HashMap<u64, u64>,
     had: BTreeSet<(Vec<u8>, u64)>,
     // The PFS.
     pfs: BTreeMap<Vec<u8>, Node>,
@@ -240,6 +242,9 @@ impl World {
         *self.open.get_mut(&id).unwrap() -= 1;
         if has_record {
             self.append(Op::Close, id, 0, b"", b"");
+            if self.open[&id] == 0 {
+                self.closed_by.insert(id, self.journal.len() as u64);
+            }
         }
     }
 
@@ -275,8 +280,6 @@ impl World {
             Some(Shown::File(id)) => {
                 let id = *id;
                 self.append(Op::Unlink, id, flags, name, b"");
-                self.parts.remove(&id);
-                self.data.remove(&id);
             }
             None if !self.is_pending() => {
                 // At once, whatever opens the agent has not read.
@@ -635,6 +638,22 @@ impl World {
                 assert_eq!(Some(version), self.data.get(id), "the content of {name:?}");
             }
         }
+        let mut later = upto..=self.journal.len() as u64;
+        let missing: Vec<_> = later.clone().map(|seq| self.missing_at(seq).collect::<Vec<_>>()).collect();
+        assert!(later.any(|seq| self.missing_at(seq).next().is_none()), "not there from {upto} on: {missing:?}");
+    }
+
+    /// Files that were closed at a record and that the PFS has not, though the job did nothing to
+    /// them afterwards but perhaps remove them.
+    fn missing_at(&self, seq: u64) -> impl Iterator<Item = (&[u8], u64)> {
+        self.history[seq as usize].iter().filter_map(move |(name, thing)| {
+            let Thing::File(id) = thing else { return None };
+            let closed = *self.closed_by.get(id)?;
+            let mut others = self.journal.iter().filter(|written| written.id == *id && written.seq > closed);
+            let is_untouched = closed <= seq && others.all(|written| written.op == Op::Unlink && written.seq > seq);
+            let is_there = self.pfs.get(name).is_some_and(|node| node.thing == *thing);
+            (is_untouched && !is_there).then_some((name.as_slice(), *id))
+        })
     }
 
     fn drain(&mut self) {

@@ -46,6 +46,15 @@ impl Bench {
         self.put(Op::Unlink, id, flags, name, b"");
     }
 
+    fn symlink(&mut self, name: &str, target: &str) {
+        self.put(Op::Symlink, 0, 0, name, target.as_bytes());
+    }
+
+    /// The files that are not needed any more.
+    fn dropped(&mut self) -> Vec<u64> {
+        self.planner.take_dropped().iter().map(|file| file.staged.id).collect()
+    }
+
     /// Copies all that may be copied; the numbers.
     fn copy(&mut self) -> Vec<u64> {
         let requests = self.planner.take_copies(100, |_| false);
@@ -161,12 +170,57 @@ fn a_name_that_another_file_has_got_is_not_removed() {
 fn an_unlink_cancels_a_file_and_removes_a_published_one() {
     let mut bench = Bench::new();
     bench.write(1, "a");
-    bench.write(2, "b");
     bench.unlink("a", 1, 0);
+    bench.write(2, "b");
     bench.unlink("b", 2, flag::PUBLISHED);
-    let dropped: Vec<u64> = bench.planner.take_dropped().iter().map(|file| file.staged.id).collect();
-    assert_eq!(dropped, [1, 2]);
+    assert_eq!(bench.dropped(), [1, 2]);
     assert_eq!(bench.run(), ["~a", "-b"]);
+}
+
+#[test]
+fn a_removed_file_is_published_in_its_turn_if_something_else_stands_between() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "m");
+    bench.unlink("a", 1, 0);
+    assert_eq!(bench.dropped(), [0; 0]);
+    assert_eq!(bench.copy(), [1, 2]);
+    assert_eq!(bench.steps(), ["a=1", "m=2", "-a"]);
+}
+
+#[test]
+fn files_that_are_made_and_removed_together_are_cancelled_together() {
+    let mut bench = Bench::new();
+    bench.write(1, "m");
+    (2..5).for_each(|id| bench.write(id, &format!("f{id}")));
+    bench.unlink("f2", 2, 0);
+    bench.unlink("f3", 3, 0);
+    assert_eq!(bench.dropped(), [0; 0], "the last is there");
+    bench.unlink("f4", 4, 0);
+    assert_eq!(bench.dropped(), [4, 3, 2]);
+    assert_eq!(bench.run(), ["m=1", "-f2", "-f3", "-f4"]);
+}
+
+#[test]
+fn a_removal_of_something_older_stands_between() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "m");
+    bench.write(3, "b");
+    bench.unlink("a", 1, 0);
+    bench.unlink("b", 3, 0);
+    assert_eq!(bench.dropped(), [0; 0]);
+    assert_eq!(bench.run(), ["a=1", "m=2", "b=3", "-a", "-b"]);
+}
+
+#[test]
+fn a_link_that_is_removed_is_made_in_its_turn_if_something_else_stands_between() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.symlink("l", "a");
+    bench.write(2, "m");
+    bench.unlink("l", 0, flag::PUBLISHED);
+    assert_eq!(bench.run(), ["a=1", "l->a", "m=2", "-l"]);
 }
 
 #[test]
@@ -269,7 +323,9 @@ fn records_during_a_publication_are_followed() {
     bench.put(Op::Attributes, 4, 0, "f4", b"");
     for step in &steps {
         let committed = bench.planner.commit(step);
-        assert_eq!(committed.file, None, "none is done with: {step:?}");
+        let removed = (step.place.seq == 4).then_some(staged(2));
+        assert_eq!(committed.file, removed, "only the removed one is done with: {step:?}");
+        assert!(!committed.visible);
     }
     assert_eq!(bench.planner.file(1).unwrap().former, [b"f1".to_vec()]);
     assert_eq!(bench.run(), ["g=1 -f1", "-f2", "f4=4"]);

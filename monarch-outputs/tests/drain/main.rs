@@ -4,7 +4,7 @@
 mod nodes;
 mod shim;
 
-use monarch_abi::outputs::names::Link;
+use monarch_abi::outputs::names::{Link, WHITEOUT};
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, Outputs, OutputsOptions};
 use monarch_outputs::recovery::recover;
 use monarch_outputs::room::TierSpace;
@@ -193,6 +193,29 @@ fn renames_fold_deletions_wait_and_links_and_directories_follow() {
     assert_eq!(world.pfs(), tree(&[("latest", "2"), ("link", "-> latest")]));
     assert!(!world.root().join("old").exists());
     assert_eq!(shim.state().pending.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_the_job_removes_is_there_as_long_as_what_came_between() {
+    let world = World::new();
+    world.fault(Call::Open, 0, 3, Errno::IO);
+    world.fault(Call::Unlink, 0, 1000, Errno::IO);
+    let shim = world.shim();
+    shim.write("data", b"1");
+    shim.symlink("link", "data");
+    shim.write("latest", b"data");
+    shim.unlink("data");
+    shim.unlink("link");
+    let began = Instant::now();
+    while world.pfs().len() < 3 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", world.pfs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(world.pfs(), tree(&[("data", "1"), ("latest", "data"), ("link", "-> data")]));
+    assert_eq!(shim.link("data").as_deref(), Some(WHITEOUT));
+    world.faults.clear();
+    world.drained();
+    assert_eq!(world.pfs(), tree(&[("latest", "data")]));
 }
 
 #[test]

@@ -204,7 +204,6 @@ impl Shim {
             match link.as_deref().and_then(Link::parse) {
                 Some(Link::File(staged)) => {
                     self.append(journal, Op::Unlink, staged.id, flags, name.as_bytes(), b"");
-                    let _ = std::fs::remove_file(self.data(&staged));
                 }
                 Some(Link::Symlink(_)) => {
                     self.append(journal, Op::Unlink, 0, flags, name.as_bytes(), b"");

@@ -201,11 +201,7 @@ unsafe fn statx_any(
     let path = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 { c"".as_ptr() } else { path };
     // SAFETY: tested before it is read.
     let entered = unsafe { if flags & libc::AT_EMPTY_PATH != 0 { enter_change(path) } else { enter(path) } };
-    let Some((ctx, bytes)) = entered else {
-        // SAFETY: passed on.
-        return unsafe { translate_x(next(mask), mask, buf, &next) };
-    };
-    if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
+    if flags & libc::AT_EMPTY_PATH != 0 && entered.is_some_and(|(_, bytes)| bytes.is_empty()) {
         // The kernel is asked for everything that identifies a copy.
         // SAFETY: passed on.
         return unsafe {
@@ -231,6 +227,7 @@ unsafe fn statx_any(
         return done;
     }
     let answer = || {
+        let (ctx, bytes) = entered?;
         if flags & !SERVED_FLAGS != 0 {
             return None;
         }

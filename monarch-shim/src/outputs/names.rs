@@ -136,7 +136,8 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
         return Ok(None);
     }
     let (id, data) = match entry {
-        Entry::File(file) => (file.id, Some(*file)),
+        // The agent removes its data: it may have to publish the file before.
+        Entry::File(file) => (file.id, None),
         Entry::Clean(clean) => (0, Some(clean.file)),
         _ => (0, None),
     };

@@ -71,7 +71,8 @@ impl Outputs {
 
     pub fn plan(world: impl FnOnce(Plan) -> Plan, pfs: impl FnOnce(slowfs::Builder) -> slowfs::Builder) -> Self {
         let world = world(World::plan().files(3).disk()).build();
-        let dir = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().expect("temporary directory");
+        // Its path has not the first characters of the data root's.
+        let dir = tempfile::Builder::new().prefix("e2e-output-").tempdir().expect("temporary directory");
         let (backing, mount) = (dir.path().join("backing"), dir.path().join("pfs"));
         for made in [&backing, &mount, &backing.join("out"), &backing.join("sibling")] {
             fs::create_dir(made).expect("own directory");

@@ -31,6 +31,11 @@ copies() {
   show plain kept kept.~1~ linked symbolic older sparse all all/a all/link all/sub/b again/sub/deep/x
   diff -r all again && diff -r "$TMPDIR/src" all && echo same
 }
+whole_paths() {
+  d=$PWD; bytes 20 a > "$d/f"; stat -c '%s %h' "$d/f"; cp "$d/f" "$d/g"; ls -l "$d/g" | cut -c1-10; mv "$d/g" "$d/h"; stat -c %s "$d/h"
+  ln -s "$d/h" "$d/l"; stat -L -c %s "$d/l"; rm "$d/f"; stat "$d/f" 2>/dev/null || echo removed; test -e "$d/f" || echo gone; find "$d" -type f -printf '%f %s\n' | sort
+  find "$d" -name h -delete; ls -A "$d"
+}
 moves() {
   source_tree "$TMPDIR/src"
   mv "$TMPDIR/src/a" from_outside; mv "$TMPDIR/src" whole; bytes 10 x > f; mv f g; mv g whole/; mv -n whole/g whole/empty; mv -f whole/g whole/empty
