@@ -168,6 +168,9 @@ impl Publisher {
         let Some(part) = self.copied.get(&file.staged.id).cloned() else { return Ok(false) };
         self.apply_attributes(file, &part)?;
         let is_published = part.path == file.target;
+        if !is_published {
+            self.rename_earlier(file, &part)?;
+        }
         // Published before, it may have been replaced by an entry that came later.
         if is_published && !self.is_there(&file.target, &part) || !is_published && !self.rename(file, &part)? {
             return Ok(false);
@@ -189,6 +192,21 @@ impl Publisher {
             unless_missing(self.target.unlink(&old)).map_err(fail("remove the part file of"))?;
         }
         Ok(true)
+    }
+
+    /// The file may have been published under a name that it has left since, and written again then:
+    /// what was published goes to the new name first, or there would be both for a moment.
+    fn rename_earlier(&mut self, file: &FileStep, part: &CopiedPart) -> Result<(), Failure> {
+        let is_own = |path: &[u8]| {
+            path != part.path && self.target.stat(path).is_ok_and(|st| crate::copy::is_part_of(&st, &file.staged))
+        };
+        let Some(earlier) = file.vacates.iter().map(|vacate| &vacate.name).find(|name| is_own(name)) else {
+            return Ok(());
+        };
+        unless_missing(self.target.rename(earlier, &file.target))
+            .map_err(Failure::new("rename what was published to", &file.target))?;
+        self.dirs.insert(parent(earlier).to_vec());
+        Ok(())
     }
 
     fn part_name(&self, id: u64) -> [u8; monarch_abi::outputs::names::PART_LEN] {

@@ -87,7 +87,7 @@ class States:
 
     def __init__(self, seed, count):
         self.seed, self.ops, self.after = seed, list(operations(seed, count)), [{}]
-        # For each name: (first state, value); a value passes when it is renamed away or removed.
+        # For each name: (first state, value); a value passes when it is renamed away.
         self.history, passing, since = {}, set(), {}
         for k, (kind, words) in enumerate(self.ops, 1):
             state = dict(self.after[-1])
@@ -100,7 +100,6 @@ class States:
                 passing.add((words[0], since[words[0]]))
             elif kind == "unlink":
                 state.pop(words[0])
-                passing.add((words[0], since[words[0]]))
             for name in words[-1:] if kind in ("rename", "symlink") else words[:1]:
                 since[name] = k
             # (What a link names does not change.)
