@@ -32,6 +32,8 @@ struct Queue {
     running: HashMap<u64, Arc<CopyProgress>>,
     large: usize,
     idle: usize,
+    /// Threads that take copies. (Of `threads` some may have ended.)
+    working: usize,
     threads: Vec<JoinHandle<()>>,
     finished: Vec<Finished>,
     is_stopping: bool,
@@ -96,12 +98,15 @@ impl Copier {
         let size = self.context.staging.stat_data(&request.staged).map_or(0, |st| st.st_size as u64);
         let mut queue = self.shared.lock();
         queue.waiting.push_back((request, size >= LARGE_BYTES));
-        if queue.idle < queue.waiting.len() && queue.threads.len() < MAX_COPIES {
+        if queue.idle < queue.waiting.len() && queue.working < MAX_COPIES {
             let (context, shared) = (self.context.clone(), self.shared.clone());
             let thread = std::thread::Builder::new().name("outputs-copy".into());
             queue.threads.retain(|thread| !thread.is_finished());
             match thread.spawn(move || run(&context, &shared)) {
-                Ok(thread) => queue.threads.push(thread),
+                Ok(thread) => {
+                    queue.threads.push(thread);
+                    queue.working += 1;
+                }
                 // A thread that runs takes it.
                 Err(e) => tracing::warn!("no thread to copy outputs: {e}"),
             }
@@ -160,6 +165,7 @@ fn run(context: &CopyContext, shared: &Shared) {
             queue = back;
             queue.idle -= 1;
             if waited.timed_out() && queue.waiting.is_empty() {
+                queue.working -= 1;
                 return;
             }
             continue;

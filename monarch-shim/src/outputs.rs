@@ -366,6 +366,9 @@ fn as_result(answer: Answer<()>) -> Answer<c_int> {
 pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
+        if flags & libc::AT_REMOVEDIR != 0 && user::path(path).is_some_and(place::ends_in_dots) {
+            return None;
+        }
         at_changed_path(dirfd, path, false, -1, |place| {
             if flags & libc::AT_REMOVEDIR != 0 {
                 peers::settle_tree(place);
@@ -385,6 +388,9 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
 pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
+        if user::path(path).is_some_and(place::ends_in_dots) {
+            return None;
+        }
         at_changed_path(libc::AT_FDCWD, path, false, -1, |place| {
             peers::settle(place, false);
             let mut on_pfs = place.on_pfs()?;
@@ -874,6 +880,8 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest
     errno::set_errno(saved);
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(file))) => place.root.data(&file.name()),
+        // A link of the overlay has as few attributes as the link to be.
+        Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
         _ => None,
     }

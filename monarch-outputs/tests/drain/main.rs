@@ -626,3 +626,18 @@ fn a_removal_that_the_pfs_refuses_holds_nothing() {
     assert!(status.notes.iter().any(|note| note.contains("others was removed by the job")), "{status:?}");
     assert_eq!(world.pfs(), tree(&[("a", "1"), ("b", "2"), ("others", "1")]));
 }
+
+#[test]
+fn files_are_copied_after_a_while_without_any() {
+    let world = World::new();
+    world.faults.delay(Call::Write, Duration::from_millis(20));
+    let shim = world.shim();
+    // All threads that copy are started, and end.
+    for n in 0..60 {
+        shim.write(&format!("f{n}"), b"1");
+    }
+    world.drained();
+    std::thread::sleep(Duration::from_secs(6));
+    shim.write("last", b"2");
+    assert_eq!(world.drained().published, 61);
+}

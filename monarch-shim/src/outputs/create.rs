@@ -143,7 +143,8 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Tar
     };
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
-    if how.is_exclusive() || !is_plain || !is_ours {
+    // What a descriptor of the old file writes would be lost.
+    if how.is_exclusive() || !is_plain || !is_ours || listing::is_written_here(&st) {
         return Ok(None);
     }
     Ok(Some(Some(Target { mode: st.st_mode & 0o7777, gid: st.st_gid })))

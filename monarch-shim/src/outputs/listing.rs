@@ -14,8 +14,9 @@ use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::{is_hidden, names};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
+use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx;
-use monarch_guest::sys::Fd;
+use monarch_guest::sys::{self, Fd};
 
 /// Bytes of `struct linux_dirent64` before the name.
 const NAME_AT: usize = 19;
@@ -85,10 +86,26 @@ fn child(dir: &[u8], name: &[u8]) -> Result<PathBuffer> {
     all().ok_or(libc::ENAMETOOLONG)
 }
 
-fn open_dir(path: Option<monarch_guest::absolute::Absolute>) -> Result<Fd> {
+fn open_dir(path: Option<Absolute>) -> Result<Fd> {
     let mut path = path.ok_or(libc::ENAMETOOLONG)?;
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0)
+}
+
+/// Whether this process has a file of the PFS open for writing.
+pub fn is_written_here(file: &libc::stat64) -> bool {
+    let Ok(dir) = open_dir(Absolute::join(b"/proc/self/fd", b"")) else { return false };
+    let writes = |fd: c_int| {
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or_default();
+        let is_writer = flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+        is_writer && sys::fstat_local(fd).is_some_and(|st| (st.st_dev, st.st_ino) == (file.st_dev, file.st_ino))
+    };
+    let found = each(dir.0, |name| {
+        let fd = core::str::from_utf8(name.name).ok().and_then(|name| name.parse().ok());
+        // Any error ends the search.
+        if fd.is_some_and(writes) { Err(libc::EEXIST) } else { Ok(()) }
+    });
+    found.is_err()
 }
 
 /// What lies in a directory of the overlay.

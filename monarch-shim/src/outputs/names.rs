@@ -7,6 +7,7 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
+use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
@@ -136,6 +137,8 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
         return Ok(None);
     }
     let (id, data) = match entry {
+        // It has no place in the order while it is written.
+        Entry::File(file) if is_written(root, file) => (file.id, Some(*file)),
         // The agent removes its data: it may have to publish the file before.
         Entry::File(file) => (file.id, None),
         Entry::Clean(clean) => (0, Some(clean.file)),

@@ -246,6 +246,12 @@ fn ends_like_dir(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
+/// Whether the last component is `.` or `..`: no directory is removed by such a path.
+pub fn ends_in_dots(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|&c| c != b'/').map_or(0, |at| at + 1);
+    matches!(path.get(..end).and_then(|path| path.rsplit(|&c| c == b'/').next()), Some(b"." | b".."))
+}
+
 fn pairs(path: &[u8]) -> impl Iterator<Item = (u8, u8)> + '_ {
     path.iter().copied().zip(path.iter().copied().skip(1))
 }
