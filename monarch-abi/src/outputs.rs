@@ -17,6 +17,7 @@
 //! The shim appends to the journal and changes the tree under the lock of the journal. The agent
 //! drains the journal, and takes entries out of the tree under the same lock.
 
+pub mod making;
 pub mod names;
 pub mod question;
 pub mod record;

@@ -4,6 +4,7 @@ use crate::backlog::{Backlog, Marker};
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
 use crate::plan::{Action, Created, Note, Step};
+use crate::processes::is_alive;
 use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
@@ -169,11 +170,28 @@ impl Drain {
             self.polled = Instant::now();
             self.poll = (self.poll * 2).clamp(MIN_POLL, MAX_POLL);
         }
+        if is_due {
+            self.remove_what_killed_processes_left();
+        }
         let mut plan = self.plan.lock();
         let planner = &plan.planner;
         let due: Vec<u64> =
             if is_due { planner.open_files().map(|file| file.staged.id).collect() } else { planner.to_probe() };
         plan.probe(&self.staging, &due)
+    }
+
+    /// Removes part files that were made and never entered in the journal.
+    fn remove_what_killed_processes_left(&self) {
+        for slot in &self.state().making {
+            let Some(left) = slot.left().filter(|left| !is_alive(left.pid, left.since_ns)) else { continue };
+            let mut plan = self.plan.lock();
+            let is_known = plan.read(&self.staging).is_err() || plan.planner.file(left.id).is_some();
+            drop(plan);
+            if left.id != 0 && !is_known {
+                self.publisher.drop_part_of(left.id, left.dir());
+            }
+            slot.free();
+        }
     }
 
     /// Takes in copies that ended.

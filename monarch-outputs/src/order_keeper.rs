@@ -27,6 +27,8 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(250);
 const MEET_EVERY: Duration = Duration::from_secs(1);
 /// How long a thread that asks a node stays without a question.
 const IDLE_TIME: Duration = Duration::from_secs(10);
+/// When a question that is not answered is put again: a thread that ends may lose one.
+const LOST_AFTER: Duration = Duration::from_secs(5);
 /// Stack of such a thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 /// How long a node is silent before the status says so.
@@ -78,7 +80,8 @@ type Replies = Arc<Mutex<Vec<(NodeId, io::Result<Answer>)>>>;
 struct Node {
     name: Arc<str>,
     questions: Option<SyncSender<Ask>>,
-    is_asked: bool,
+    /// When the question was put that is not answered yet.
+    asked: Option<Instant>,
     due: Instant,
     pause: Duration,
     silent: Option<(Instant, String)>,
@@ -168,7 +171,7 @@ impl OrderKeeper {
                 self.refused.remove(&number);
                 order.order.join(number);
                 let (due, pause) = (Instant::now(), MIN_FLOOR_PAUSE);
-                let node = Node { name, questions: None, is_asked: false, due, pause, silent: None };
+                let node = Node { name, questions: None, asked: None, due, pause, silent: None };
                 self.nodes.insert(number, node);
             } else if !is_one && (is_known || state == OutputPeerState::Absent) {
                 order.order.leave(number);
@@ -189,7 +192,7 @@ impl OrderKeeper {
         for (number, reply) in replies {
             let Some(node) = self.nodes.get_mut(&number) else { continue };
             let now = Instant::now();
-            node.is_asked = false;
+            node.asked = None;
             match reply {
                 Ok(answer) => {
                     node.silent = None;
@@ -259,13 +262,13 @@ impl OrderKeeper {
                 node.pause = MIN_FLOOR_PAUSE;
                 continue;
             };
-            if node.is_asked {
+            if node.asked.is_some_and(|at| now - at < LOST_AFTER) {
                 continue;
             }
             // A call waits for the answer, or the node for this one's floor.
             if ((is_awaited || is_awaiting) && node.silent.is_none()) || node.due <= now {
-                node.is_asked = node.send(number, question, &context);
-                if node.is_asked {
+                node.asked = node.send(number, question, &context).then_some(now);
+                if node.asked.is_some_and(|at| now - at < LOST_AFTER) {
                     order.asked(number);
                 }
             } else {

@@ -61,7 +61,7 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root. Methods: 30, because each kind of step is a few short
+/// Publishes the entries of one output root. Methods: 31, because each kind of step is a few short
 /// ones.
 #[derive(Debug)]
 pub struct Publisher {
@@ -590,6 +590,11 @@ impl Publisher {
         let is_below =
             |part: &[u8]| dir.is_empty() || part.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
         self.unneeded.iter().any(|(_, part)| is_below(part))
+    }
+
+    /// Removes the part file of a staged file that never came to be.
+    pub fn drop_part_of(&self, id: u64, dir: &[u8]) {
+        self.drop_part(&join(dir, &self.part_name(id)));
     }
 
     /// Removes a part file that a copy has left whose staged file is gone.

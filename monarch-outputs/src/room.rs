@@ -97,6 +97,8 @@ impl Room {
             room.created(copy.clean.file);
             room.published(copy);
         }
+        // Before the first process looks: its file would go through.
+        room.fill();
         room
     }
 

@@ -216,6 +216,8 @@ impl RootDrain {
         let _ = plan.read(&self.staging);
         (status.pending, status.open) = (plan.planner.pending_len() as u64, plan.planner.open_files().count() as u64);
         drop(plan);
+        // A process may have been killed meanwhile: its part file is removed before all is done.
+        status.open += self.staging.state().making.iter().filter(|slot| slot.is_taken()).count() as u64;
         status.waits_for = shared.order.names();
         status.held = status.held.or_else(|| shared.order.held());
         status

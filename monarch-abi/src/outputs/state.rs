@@ -3,6 +3,7 @@
 //! It outlives agents and control blocks. What it says of the journal (its end, the last number) is
 //! right while processes run; after a reboot the agent reads the journal and writes it again.
 
+use super::making::{MAKING_SLOTS, Making};
 use crate::mem::{Area, Map};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,7 +36,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 29, because this is the byte map of the file.
+/// The counters. Fields: 30, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -101,6 +102,9 @@ pub struct State {
     pub node_news: AtomicU32,
     /// Zero.
     pub reserved3: [AtomicU64; 11],
+
+    /// Part files that are being made.
+    pub making: [Making; MAKING_SLOTS],
 }
 crate::mem::pod!(State);
 const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");

@@ -4,7 +4,7 @@
 mod nodes;
 mod shim;
 
-use monarch_abi::outputs::names::{Link, WHITEOUT};
+use monarch_abi::outputs::names::{Link, WHITEOUT, part_name};
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, Outputs, OutputsOptions};
 use monarch_outputs::recovery::recover;
 use monarch_outputs::room::TierSpace;
@@ -640,4 +640,50 @@ fn files_are_copied_after_a_while_without_any() {
     std::thread::sleep(Duration::from_secs(6));
     shim.write("last", b"2");
     assert_eq!(world.drained().published, 61);
+}
+
+#[test]
+fn the_part_file_of_a_killed_create_is_removed_before_all_is_done() {
+    let mut world = World::new();
+    std::fs::create_dir(world.root().join("run")).unwrap();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let leave = |world: &World, pid: u32| {
+        let shim = world.shim();
+        let (state, id) = (shim.state(), shim.state().next_id.fetch_add(1, Ordering::SeqCst));
+        assert!(state.making[3].claim(pid, now, b"run"));
+        state.making[3].begin(id);
+        let name = part_name(state.instance.load(Ordering::SeqCst), id);
+        let part = world.root().join("run").join(String::from_utf8_lossy(&name).as_ref());
+        std::fs::write(&part, "").unwrap();
+        part
+    };
+    let part = leave(&world, ended.id());
+    world.drained();
+    assert!(!part.exists());
+    let part = leave(&world, std::process::id());
+    assert_eq!(world.status().open, 1, "its process may still enter it");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(part.exists());
+    world.shim().state().making[3].free();
+    std::fs::remove_file(part).unwrap();
+    // One that was entered in the journal is a file like others.
+    let shim = world.shim();
+    world.crash();
+    let handle = shim.create("run/whole");
+    assert!(shim.state().making[0].claim(ended.id(), now, b"run"));
+    shim.state().making[0].begin(handle.staged.id);
+    shim.close(handle);
+    world.restart();
+    world.drained();
+    assert!(world.root().join("run/whole").exists());
+}
+
+#[test]
+fn there_is_room_for_the_first_file_before_a_process_looks() {
+    for _ in 0..20 {
+        let world = World::new();
+        assert!(world.shim().state().room.load(Ordering::SeqCst) >= 256 << 10);
+    }
 }

@@ -12,6 +12,7 @@ use super::roots::Root;
 use super::tree::{self, Entry};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use monarch_abi::outputs::making::Making;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::state::closed;
@@ -125,6 +126,8 @@ fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
         // Of a file that is there the application may write the content without writing the
         // directory.
         Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Through),
+        // The name of the part file, or the path in the overlay, is longer than that of the file.
+        Err(libc::ENAMETOOLONG) => Ok(Created::Through),
         made => made,
     }
 }
@@ -198,9 +201,31 @@ impl Drop for Unfinished {
     }
 }
 
+/// A part file that is being made: what the agent removes if this process is killed meanwhile.
+struct UnderWay(Option<&'static Making>);
+
+impl UnderWay {
+    /// Takes a slot, if one is free.
+    fn begin(place: &Place) -> Self {
+        let (pid, now) = (sys::pid(), kernel::now_ns());
+        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, now, place.parent())))
+    }
+
+    fn part_of(&self, id: u64) {
+        self.0.iter().for_each(|slot| slot.begin(id));
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|slot| slot.free());
+    }
+}
+
 fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     let root = &place.root;
-    let (id, part, st) = make_part(place, how, target)?;
+    let under_way = UnderWay::begin(place);
+    let (id, part, st) = make_part(place, how, target, &under_way)?;
     let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
@@ -245,12 +270,18 @@ fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
 }
 
 /// Makes the part file in the directory of the place, with the attributes that the file will have.
-fn make_part(place: &Place, how: Create, target: Option<&Target>) -> Result<(u64, Unfinished, libc::stat64), Errno> {
+fn make_part(
+    place: &Place,
+    how: Create,
+    target: Option<&Target>,
+    under_way: &UnderWay,
+) -> Result<(u64, Unfinished, libc::stat64), Errno> {
     let state = place.root.state();
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
     for _ in 0..MAX_PART_TRIES {
         let id = state.next_id.fetch_add(1, Ordering::AcqRel);
+        under_way.part_of(id);
         let mut path = place.parent_on_pfs()?;
         path.append(&names::part_name(state.instance.load(Ordering::Relaxed), id)).ok_or(libc::ENAMETOOLONG)?;
         let part = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {

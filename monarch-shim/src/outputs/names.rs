@@ -200,6 +200,12 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         return Ok(Answer::Plain);
     }
     may_change_directory(place)?;
+    // A mount point: the kernel says so.
+    let mut parent = place.parent_on_pfs()?;
+    let parent = kernel::lstat(parent.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    if on_pfs(place).is_ok_and(|st| st.st_dev != parent.st_dev) {
+        return Ok(Answer::Plain);
+    }
     let journal = Journal::lock(&root)?;
     // Something else has got the name meanwhile, or had it before: it is published first.
     let Ok(link) = tree::prepare_remove_dir(place) else {
