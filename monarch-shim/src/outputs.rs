@@ -53,6 +53,7 @@ use answer::{Answer, Result, of_call};
 use core::ffi::{CStr, c_char, c_int};
 use create::Create;
 pub use monarch_abi::outputs::STAGED_MODE;
+use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::Fd;
 use monarch_guest::{errno, user};
@@ -166,7 +167,7 @@ fn plainly(place: &Place, answer: Answer<c_int>, call: impl FnOnce(*const c_char
 /// As for [`user::path`].
 #[cold]
 #[inline(never)]
-pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
         return None;
@@ -601,7 +602,7 @@ pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*con
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
     let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
@@ -837,7 +838,7 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn file_system(path: *const c_char) -> Option<monarch_guest::absolute::Absolute> {
+pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
     let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
@@ -846,8 +847,15 @@ pub unsafe fn file_system(path: *const c_char) -> Option<monarch_guest::absolute
     errno::set_errno(saved);
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
-        _ => None,
+        found => if_removed(&found),
     }
+}
+
+/// An empty path, by which nothing is found, for a name that the job has removed.
+fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
+    use lookup::Found::Entry;
+    let is_removed = matches!(found, Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT));
+    if is_removed { Absolute::join(b"", b"") } else { None }
 }
 
 /// The directory of the output root of a staged file that is open.
@@ -870,7 +878,7 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest::absolute::Absolute> {
+pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
     let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
@@ -883,6 +891,6 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<monarch_guest
         // A link of the overlay has as few attributes as the link to be.
         Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        _ => None,
+        found => if_removed(&found),
     }
 }

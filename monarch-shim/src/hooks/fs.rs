@@ -131,7 +131,7 @@ pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
 }
 
 /// Asks about the file system of a path; that of a pending file is its output root's.
-unsafe fn of_path<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
+pub(super) unsafe fn of_path<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
     // SAFETY: passed on.
     let mut root = unsafe { crate::outputs::file_system(path) };
     next(root.as_mut().and_then(|root| root.c_str()).map_or(path, core::ffi::CStr::as_ptr))

@@ -15,6 +15,13 @@ pub(super) fn moved(result: c_int) -> c_int {
     result
 }
 
+/// chdir(2): a file that is pending is no directory, and what the job has removed is not there.
+pub(super) unsafe fn to_directory(path: *const c_char, next: impl FnOnce(*const c_char) -> c_int) -> c_int {
+    // SAFETY: passed on.
+    let mut other = unsafe { crate::outputs::data_of(path, true) };
+    moved(next(other.as_mut().and_then(|p| p.c_str()).map_or(path, core::ffi::CStr::as_ptr)))
+}
+
 pub(super) fn remounted(result: c_int) -> c_int {
     if result == 0 {
         ctx::place_changed();
@@ -172,7 +179,7 @@ hook! { next;
         }
         child
     }
-    fn chdir(path: *const c_char) -> c_int { moved(next(path)) }
+    fn chdir(path: *const c_char) -> c_int { to_directory(path, |path| next(path)) }
     fn fchdir(fd: c_int) -> c_int { moved(next(fd)) }
     fn chroot(path: *const c_char) -> c_int { remounted(next(path)) }
     fn setns(fd: c_int, kind: c_int) -> c_int { entered(next(fd, kind)) }

@@ -12,6 +12,7 @@ use core::ffi::{c_char, c_int, c_long};
 use monarch_guest::ctx;
 
 mod changes;
+mod questions;
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
 
@@ -127,7 +128,8 @@ unsafe fn of_process(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
                 }
                 done
             }
-            libc::SYS_chdir | libc::SYS_fchdir => moved(call()),
+            libc::SYS_chdir => place::to_directory(path, |path| raw([path as usize, 0, 0, 0, 0, 0])),
+            libc::SYS_fchdir => moved(call()),
             libc::SYS_chroot => remounted(call()),
             libc::SYS_pivot_root => {
                 let done = remounted(call());
@@ -164,7 +166,10 @@ unsafe fn of_process(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
                 }
                 done
             }
-            _ => return older(n, a, raw).or_else(|| changes::answer(n, a, raw)).map(c_long::from),
+            _ => {
+                let asked = older(n, a, raw).or_else(|| questions::answer(n, a, raw));
+                return asked.or_else(|| changes::answer(n, a, raw)).map(c_long::from);
+            }
         }
     };
     Some(c_long::from(done))

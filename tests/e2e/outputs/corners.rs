@@ -54,6 +54,12 @@ fn names_are_made_again_as_something_else() {
 }
 
 #[test]
+fn questions_by_number_and_odd_removals_are_answered_as_directly() {
+    same(Outputs::new, "numbers.py", &[], &DRAINED, 4);
+    same(Outputs::disk, "numbers.py", &[], &[Drain::Slow], 4);
+}
+
+#[test]
 fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
     let rows = ["more_than_any_table_holds"];
     let w = Outputs::new();
