@@ -52,7 +52,7 @@ type ClaimKey = (u64, u32);
 
 /// The plan of one output root.
 ///
-/// Methods: 64, because facts, questions and the rules between them share all of its maps.
+/// Methods: 65, because facts, questions and the rules between them share all of its maps.
 /// Fields: 15, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
@@ -312,6 +312,15 @@ impl Planner {
         entries.any(|(_, entry)| !changes_nothing(entry))
     }
 
+    /// Whether the PFS has nothing of a file's names, now and before its place.
+    fn leaves_nothing(&self, id: u64) -> bool {
+        self.files.get(&id).is_some_and(|file| {
+            let is_new = !file.in_flight && !file.was_published && !file.replaces;
+            let leaves = file.left.iter().any(|left| left.guard != Guard::Nothing);
+            is_new && !leaves && !self.has_claim_below(&file.name, (file.bound, 0))
+        })
+    }
+
     /// Cancels the files of the last entries if these do nothing but make and remove them.
     fn cancel_removed(&mut self) {
         let mut left: BTreeSet<u64> = BTreeSet::new();
@@ -323,7 +332,7 @@ impl Planner {
                     Some(id) => drop(left.insert(*id)),
                     None => return,
                 },
-                Entry::File(id) if left.remove(id) => {
+                Entry::File(id) if left.remove(id) && self.leaves_nothing(*id) => {
                     made.push(*id);
                     if left.is_empty() {
                         break;
