@@ -145,7 +145,8 @@ impl Drain {
     }
 
     fn read_records(&mut self) -> bool {
-        let did = match self.read_new() {
+        let read = self.plan.lock().read(&self.staging);
+        let did = match read {
             Ok(did) => did,
             Err(failure) => {
                 self.publish_failed(&failure);
@@ -156,11 +157,6 @@ impl Drain {
             self.poll = MIN_POLL;
         }
         did
-    }
-
-    /// Feeds the plan the records that were appended; whether there were any.
-    fn read_new(&self) -> Result<bool, Failure> {
-        self.plan.lock().read(&self.staging)
     }
 
     /// Tries leases of open files.

@@ -15,6 +15,7 @@
 //!   published.
 
 mod asked;
+mod claims;
 mod file;
 #[cfg(test)]
 mod model_tests;
@@ -24,6 +25,7 @@ mod step;
 mod tests;
 
 pub use asked::place_of;
+use claims::{ClaimKey, Claims};
 use file::renamed_dirs;
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
 pub use place::{FOUND, Guard, Place};
@@ -47,19 +49,16 @@ pub enum Entry {
     Symlink(Vec<u8>, Vec<u8>, u64),
 }
 
-/// Order of claims on a name.
-type ClaimKey = (u64, u32);
-
 /// The plan of one output root.
 ///
-/// Methods: 65, because facts, questions and the rules between them share all of its maps.
+/// Methods: 62, because facts, questions and the rules between them share all of its maps.
 /// Fields: 15, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
     queue: BTreeMap<Place, Entry>,
     in_flight: BTreeMap<Place, Entry>,
-    claims: HashMap<Vec<u8>, BTreeMap<ClaimKey, Claim>>,
+    claims: Claims,
     open: BTreeSet<u64>,
     to_copy: BTreeSet<Place>,
     leaving: BTreeSet<u64>,
@@ -99,12 +98,12 @@ impl Planner {
             Op::Rename => self.renamed(record),
             Op::Unlink => self.unlinked(record),
             Op::Rmdir => {
-                self.claim(record.a, (seq, 0), Claim::RemovedDir);
+                self.claims.set(record.a, (seq, 0), Claim::RemovedDir);
                 self.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
             }
             Op::Symlink => {
                 self.cover(record.a);
-                self.claim(record.a, (seq, 0), Claim::Symlink(record.b.to_vec()));
+                self.claims.set(record.a, (seq, 0), Claim::Symlink(record.b.to_vec()));
                 let entry = Entry::Symlink(record.a.to_vec(), record.b.to_vec(), head.time_ns);
                 self.queue.insert(Place { seq, sub: 0 }, entry);
             }
@@ -133,7 +132,7 @@ impl Planner {
         let replaces = head.flags & flag::PUBLISHED != 0;
         let supersedes = replaces && !matches!(self.overlay(record.a), Some(Claim::Absent | Claim::Left));
         self.cover(record.a);
-        self.claim(record.a, (seq, 0), Claim::File(staged));
+        self.claims.set(record.a, (seq, 0), Claim::File(staged));
         self.open.insert(head.id);
         let file = PlannedFile {
             staged,
@@ -188,17 +187,17 @@ impl Planner {
         }
         let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
         let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
-        let guard = if was_on_pfs || self.has_claim_below(&old, (bound, 0)) {
+        let guard = if was_on_pfs || self.claims.has_below(&old, (bound, 0)) {
             Guard::Any
         } else if self.is_replaying {
             Guard::File(staged)
         } else {
             Guard::Nothing
         };
-        self.unclaim(&old, (bound, 0));
+        self.claims.remove(&old, (bound, 0));
         self.cover(record.b);
-        self.claim(record.b, (seq, 0), Claim::File(staged));
-        self.claim(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
+        self.claims.set(record.b, (seq, 0), Claim::File(staged));
+        self.claims.set(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
         self.leaving.insert(head.id);
         let Some(file) = self.files.get_mut(&head.id) else { return };
         file.left.push(LeftName { seq, name: old.clone(), guard });
@@ -221,14 +220,12 @@ impl Planner {
         file.moved(from, to);
         let after = file.left.clone();
         file.name = record.b.to_vec();
-        self.unclaim(&old, (bound, 0));
-        self.claim(record.b, (bound, 0), Claim::File(staged));
+        self.claims.remove(&old, (bound, 0));
+        self.claims.set(record.b, (bound, 0), Claim::File(staged));
         for (before, after) in before.iter().zip(after) {
             let key = (before.seq, 1);
-            let claim = self.claims.get(&before.name).and_then(|claims| claims.get(&key)).cloned();
-            self.unclaim(&before.name, key);
-            if let Some(claim) = claim {
-                self.claim(&after.name, key, claim);
+            if let Some(claim) = self.claims.remove(&before.name, key) {
+                self.claims.set(&after.name, key, claim);
             }
         }
     }
@@ -236,8 +233,7 @@ impl Planner {
     fn unlinked(&mut self, record: &Record<'_>) {
         let (head, seq) = (&record.header, record.header.seq);
         let mut guard = (head.flags & flag::PUBLISHED != 0).then_some(Guard::Any);
-        let top = self.claims.get(record.a).and_then(|claims| claims.last_key_value());
-        let top = top.map(|(key, claim)| (*key, claim.clone()));
+        let top = self.claims.last(record.a).map(|(key, claim)| (key, claim.clone()));
         let id = match (&top, head.id) {
             (Some((_, Claim::File(file))), 0) => file.id,
             (_, id) => id,
@@ -255,7 +251,7 @@ impl Planner {
                 }
             }
         } else if let Some(file) = self.files.get(&id) {
-            let below = self.has_claim_below(&file.name, (file.bound, 0));
+            let below = self.claims.has_below(&file.name, (file.bound, 0));
             if file.in_flight || file.was_published || file.replaces || below {
                 guard = Some(Guard::Any);
             } else if self.is_replaying {
@@ -272,9 +268,9 @@ impl Planner {
             let keeps_turn = self.queue.contains_key(&place) && self.stands_before_others(place);
             let is_queued = !keeps_turn && self.queue.remove(&place).is_some();
             if !keeps_turn {
-                self.unclaim(record.a, key);
+                self.claims.remove(record.a, key);
             }
-            if !is_queued || self.claims.contains_key(record.a) {
+            if !is_queued || self.claims.has(record.a) {
                 guard = Some(Guard::Any);
             } else if self.is_replaying {
                 guard = guard.or(Some(Guard::Symlink(target)));
@@ -317,7 +313,7 @@ impl Planner {
         self.files.get(&id).is_some_and(|file| {
             let is_new = !file.in_flight && !file.was_published && !file.replaces;
             let leaves = file.left.iter().any(|left| left.guard != Guard::Nothing);
-            is_new && !leaves && !self.has_claim_below(&file.name, (file.bound, 0))
+            is_new && !leaves && !self.claims.has_below(&file.name, (file.bound, 0))
         })
     }
 
@@ -361,7 +357,7 @@ impl Planner {
 
     fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
         let claim = if guard == Guard::Nothing { Claim::Left } else { Claim::Absent };
-        self.claim(path, (place.seq, place.sub), claim);
+        self.claims.set(path, (place.seq, place.sub), claim);
         self.queue.insert(place, Entry::Unlink(path.to_vec(), guard, time_ns));
     }
 
@@ -391,28 +387,10 @@ impl Planner {
 
     // --- names ---
 
-    fn claim(&mut self, name: &[u8], key: ClaimKey, claim: Claim) {
-        self.claims.entry(name.to_vec()).or_default().insert(key, claim);
-    }
-
-    fn unclaim(&mut self, name: &[u8], key: ClaimKey) {
-        let Some(claims) = self.claims.get_mut(name) else { return };
-        claims.remove(&key);
-        if claims.is_empty() {
-            self.claims.remove(name);
-        }
-    }
-
-    fn has_claim_below(&self, name: &[u8], key: ClaimKey) -> bool {
-        let is_on_pfs = |claim: &Claim| *claim != Claim::Left;
-        self.claims.get(name).is_some_and(|claims| claims.range(..key).any(|(_, claim)| is_on_pfs(claim)))
-    }
-
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
     /// the PFS. A closed one keeps its place.
     fn cover(&mut self, name: &[u8]) {
-        let top = self.claims.get(name).and_then(|claims| claims.last_key_value());
-        let Some((_, Claim::File(file))) = top else { return };
+        let Some((_, Claim::File(file))) = self.claims.last(name) else { return };
         let id = file.id;
         if self.open.contains(&id) {
             self.lose(id);
@@ -437,7 +415,7 @@ impl Planner {
     /// The overlay's entry of a name.
     #[must_use]
     pub fn overlay(&self, name: &[u8]) -> Option<&Claim> {
-        Some(self.claims.get(name)?.last_key_value()?.1)
+        Some(self.claims.last(name)?.1)
     }
 
     /// The name that a step makes, if the job sees nothing of that name any more.
@@ -453,7 +431,7 @@ impl Planner {
 
     /// All names of the overlay.
     pub fn names(&self) -> impl Iterator<Item = (&[u8], &Claim)> {
-        self.claims.iter().filter_map(|(name, claims)| Some((name.as_slice(), claims.last_key_value()?.1)))
+        self.claims.names()
     }
 
     // --- places ---
@@ -506,9 +484,9 @@ impl Planner {
         if let Some(removal) = file.removed_at {
             self.removals.remove(&removal);
         }
-        self.unclaim(&file.name, (file.bound, 0));
+        self.claims.remove(&file.name, (file.bound, 0));
         for left in &file.left {
-            self.unclaim(&left.name, (left.seq, 1));
+            self.claims.remove(&left.name, (left.seq, 1));
         }
         let part_dir = file.part_dir.clone();
         self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
@@ -656,7 +634,9 @@ impl Planner {
                 names.extend(left.into_iter().map(|left| left.name));
                 self.cancel(staged.id);
             }
-            Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => self.unclaim(path, key),
+            Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => {
+                self.claims.remove(path, key);
+            }
         }
         drop(entry);
         Committed { names, file: None, visible: false }
@@ -666,9 +646,9 @@ impl Planner {
     fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
         self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return Vec::new() };
-        self.unclaim(&file.name, (file.bound, 0));
+        self.claims.remove(&file.name, (file.bound, 0));
         for left in &file.left {
-            self.unclaim(&left.name, (left.seq, 1));
+            self.claims.remove(&left.name, (left.seq, 1));
         }
         file.left.into_iter().map(|left| left.name).chain([file.name]).collect()
     }
@@ -699,7 +679,7 @@ impl Planner {
             });
         }
         for seq in gone {
-            self.unclaim(name, (seq, 1));
+            self.claims.remove(name, (seq, 1));
         }
     }
 
@@ -974,7 +954,7 @@ impl Planner {
     pub fn end_replay(&mut self) -> Vec<u64> {
         self.is_replaying = false;
         for (path, key) in std::mem::take(&mut self.replayed) {
-            self.unclaim(&path, key);
+            self.claims.remove(&path, key);
         }
         let mut done = Vec::new();
         let ids: Vec<u64> = self.files.keys().copied().collect();

@@ -194,8 +194,8 @@ impl Publisher {
         Ok(true)
     }
 
-    /// The file may have been published under a name that it has left since, and written again then:
-    /// what was published goes to the new name first, or there would be both for a moment.
+    /// The file may have been published under a name that it has left since, and written again
+    /// then: what was published goes to the new name first, or both would be there for a moment.
     fn rename_earlier(&mut self, file: &FileStep, part: &CopiedPart) -> Result<(), Failure> {
         let is_own = |path: &[u8]| {
             path != part.path && self.target.stat(path).is_ok_and(|st| crate::copy::is_part_of(&st, &file.staged))

@@ -115,6 +115,18 @@ pub fn catches_raw_calls(path: &CStr) -> bool {
     unsafe { call(libc::SYS_unlinkat, args) == raw_calls::PROBE_ANSWER }
 }
 
+/// Whether something is mounted at an absolute path. Kernels before 5.8 do not tell.
+pub fn is_mount_point(path: &CStr) -> bool {
+    const MOUNT_ROOT: u64 = 0x2000;
+    let mut st = MaybeUninit::<libc::statx>::zeroed();
+    let flags = (libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT) as usize;
+    // SAFETY: a C string, and a buffer of that type, of which zeros are a value.
+    unsafe {
+        let done = call(libc::SYS_statx, [HERE, path.as_ptr() as usize, flags, 0, st.as_mut_ptr() as usize, 0]);
+        done == 0 && st.assume_init().stx_attributes & MOUNT_ROOT != 0
+    }
+}
+
 /// fchmod(2).
 pub fn fchmod(fd: c_int, mode: u32) -> Result<(), Errno> {
     // SAFETY: a plain descriptor call.

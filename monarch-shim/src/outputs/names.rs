@@ -203,9 +203,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     may_change_directory(place)?;
     // A mount point: the kernel says so.
-    let mut parent = place.parent_on_pfs()?;
-    let parent = kernel::lstat(parent.c_str().ok_or(libc::ENAMETOOLONG)?)?;
-    if on_pfs(place).is_ok_and(|st| st.st_dev != parent.st_dev) {
+    if kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?) {
         return Ok(Answer::Plain);
     }
     let journal = Journal::lock(&root)?;

@@ -3,6 +3,7 @@ import ctypes
 import errno
 import os
 import platform
+import subprocess
 import sys
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -69,6 +70,16 @@ def dots():
     print("dots", tried(lambda: os.rmdir("d/e/")), os.path.isdir("d/e"))
 
 
+def mounts():
+    """A directory at which something is mounted is not removed."""
+    os.makedirs("mounted")
+    os.makedirs("source")
+    if subprocess.run(["mount", "--bind", "source", "mounted"], capture_output=True).returncode:
+        return
+    print("mounts", tried(lambda: os.rmdir("mounted")), os.path.isdir("mounted"))
+    subprocess.run(["umount", "-l", os.path.abspath("mounted")])
+
+
 def gone():
     """What was published and is removed is there for no call."""
     os.makedirs("gone/in")
@@ -106,7 +117,7 @@ def cut_under_a_writer():
 
 def main():
     open("before", "w").write("pending")
-    for row in (questions, links, dots, gone, cut_under_a_writer):
+    for row in (questions, links, dots, mounts, gone, cut_under_a_writer):
         print(row.__name__)
         row()
     print("## end")
