@@ -60,15 +60,19 @@ impl Backlog {
         self.entries.clear();
         for (_, entry) in planner.pending() {
             let (path, state, id, since) = match entry {
-                Entry::File(id) => {
+                Entry::File(id) | Entry::Former(id, _) => {
                     let Some(file) = planner.file(*id) else { continue };
+                    let path = match entry {
+                        Entry::Former(_, former) => former.name.clone(),
+                        _ => file.target(),
+                    };
                     let state = match file.copy {
                         _ if failures.contains_key(id) => PendingState::Retrying,
                         CopyState::Waiting => PendingState::Waiting,
                         CopyState::Running => PendingState::Copying,
                         CopyState::Done => PendingState::Copied,
                     };
-                    (file.target(), state, *id, file.closed_ns)
+                    (path, state, *id, file.closed_ns)
                 }
                 Entry::Unlink(path, _, since) | Entry::Rmdir(path, since) => {
                     (path.clone(), PendingState::Removal, 0, *since)

@@ -33,6 +33,7 @@ pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep
 
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
+use monarch_abi::outputs::through::is_temporary;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
@@ -41,6 +42,9 @@ use std::ops::Bound;
 pub enum Entry {
     /// The staged file of that number.
     File(u64),
+    /// The staged file of that number under a name that it has left since: something else came
+    /// between that name and the rename.
+    Former(u64, FormerName),
     /// A removal of a name, and when it was made, nanoseconds since 1970.
     Unlink(Vec<u8>, Guard, u64),
     /// A removal of a directory.
@@ -49,9 +53,29 @@ pub enum Entry {
     Symlink(Vec<u8>, Vec<u8>, u64),
 }
 
+/// A name that a file has left by a rename.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerName {
+    /// The name.
+    pub name: Vec<u8>,
+    /// The record that gave it to the file.
+    pub bound: u64,
+}
+
+impl Entry {
+    /// The staged file that it publishes.
+    #[must_use]
+    pub const fn file(&self) -> Option<u64> {
+        match self {
+            Self::File(id) | Self::Former(id, _) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 /// The plan of one output root.
 ///
-/// Methods: 62, because facts, questions and the rules between them share all of its maps.
+/// Methods: 66, because facts, questions and the rules between them share all of its maps.
 /// Fields: 15, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
@@ -150,6 +174,7 @@ impl Planner {
             partial: false,
             is_covered: false,
             removed_at: None,
+            turns: Vec::new(),
             in_flight: false,
             was_published: false,
             openers: if is_watched { vec![head.pid] } else { Vec::new() },
@@ -186,8 +211,11 @@ impl Planner {
             return self.moved(record);
         }
         let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+        self.cover(record.b);
+        let Some(file) = self.files.get(&head.id) else { return };
         let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
-        let guard = if was_on_pfs || self.claims.has_below(&old, (bound, 0)) {
+        let keeps_turn = file.place.filter(|place| !is_temporary(&old, record.b) && self.stands_before_others(*place));
+        let guard = if keeps_turn.is_some() || was_on_pfs || self.claims.has_below(&old, (bound, 0)) {
             Guard::Any
         } else if self.is_replaying {
             Guard::File(staged)
@@ -195,19 +223,40 @@ impl Planner {
             Guard::Nothing
         };
         self.claims.remove(&old, (bound, 0));
-        self.cover(record.b);
         self.claims.set(record.b, (seq, 0), Claim::File(staged));
         self.claims.set(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
         self.leaving.insert(head.id);
         let Some(file) = self.files.get_mut(&head.id) else { return };
         file.left.push(LeftName { seq, name: old.clone(), guard });
-        file.former.push(old);
+        file.former.push(old.clone());
         file.name = record.b.to_vec();
         file.bound = seq;
         (file.replaces, file.supersedes) = (false, false);
         let is_open = self.open.contains(&head.id);
         if !is_open {
             self.set_place(head.id, Place { seq, sub: 0 });
+        }
+        if let Some(place) = keeps_turn {
+            self.publish_as_former(head.id, place, FormerName { name: old, bound });
+        }
+    }
+
+    /// A file that was renamed gets its former name first, at the place that it had.
+    fn publish_as_former(&mut self, id: u64, place: Place, former: FormerName) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.turns.push(place);
+        if file.copy == CopyState::Waiting {
+            self.to_copy.insert(place);
+        }
+        self.queue.insert(place, Entry::Former(id, former));
+    }
+
+    /// A file is published under its last name only.
+    fn forget_turns(&mut self, id: u64) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        for place in std::mem::take(&mut file.turns) {
+            self.queue.remove(&place);
+            self.to_copy.remove(&place);
         }
     }
 
@@ -239,7 +288,7 @@ impl Planner {
             (_, id) => id,
         };
         let mut left = Vec::new();
-        if self.keeps_turn(id) {
+        if self.keeps_turn(id, guard.is_some()) {
             // It is published in its turn, and removed in that of this record.
             guard = Some(Guard::Any);
             self.open.remove(&id);
@@ -289,20 +338,27 @@ impl Planner {
 
     /// Whether a pending file has to be published though the job removes it now: without it, the
     /// entries after it would make a state of the PFS that the job never had.
-    fn keeps_turn(&self, id: u64) -> bool {
+    fn keeps_turn(&self, id: u64, is_over: bool) -> bool {
         let Some(file) = self.files.get(&id) else { return false };
+        if !file.turns.is_empty() {
+            return true;
+        }
         let begun = || {
             let (place, _) = self.in_flight.iter().find(|(_, entry)| **entry == Entry::File(id))?;
             // One that was renamed during its publication leaves a name behind, to be removed now.
             file.left.iter().all(|left| left.seq <= place.seq).then_some(*place)
         };
         let place = if file.in_flight { file.place.or_else(begun) } else { file.place };
-        place.is_some_and(|place| self.stands_before_others(place))
+        // Without it, several names would go one after the other.
+        let leaves = file.left.iter().filter(|left| left.guard != Guard::Nothing).count();
+        let is_over = is_over || file.replaces || self.claims.has_below(&file.name, (file.bound, 0));
+        place.is_some_and(|place| leaves + usize::from(is_over) > 1 || self.stands_before_others(place))
     }
 
     /// Whether an entry that changes the PFS stands behind a place.
     fn stands_before_others(&self, place: Place) -> bool {
-        let changes_nothing = |entry: &Entry| matches!(entry, Entry::Unlink(_, Guard::Nothing, _));
+        // (What an earlier agent may have published changes nothing if it has not.)
+        let changes_nothing = |entry: &Entry| matches!(entry, Entry::Unlink(_, guard, _) if *guard != Guard::Any);
         let behind = (Bound::Excluded(place), Bound::Unbounded);
         let mut entries = self.in_flight.range(behind).chain(self.queue.range(behind));
         entries.any(|(_, entry)| !changes_nothing(entry))
@@ -311,7 +367,7 @@ impl Planner {
     /// Whether the PFS has nothing of a file's names, now and before its place.
     fn leaves_nothing(&self, id: u64) -> bool {
         self.files.get(&id).is_some_and(|file| {
-            let is_new = !file.in_flight && !file.was_published && !file.replaces;
+            let is_new = !file.in_flight && !file.was_published && !file.replaces && file.turns.is_empty();
             let leaves = file.left.iter().any(|left| left.guard != Guard::Nothing);
             is_new && !leaves && !self.claims.has_below(&file.name, (file.bound, 0))
         })
@@ -469,6 +525,8 @@ impl Planner {
             return self.lose(id);
         }
         self.clear_place(id);
+        // What it had then is not kept.
+        self.forget_turns(id);
         self.open.insert(id);
         if let Some(file) = self.files.get_mut(&id) {
             file.open_until = file.open_until.max(open_until);
@@ -478,6 +536,7 @@ impl Planner {
     /// Forgets a file; its data and its part file are not needed.
     fn cancel(&mut self, id: u64) {
         self.clear_place(id);
+        self.forget_turns(id);
         self.open.remove(&id);
         self.leaving.remove(&id);
         let Some(file) = self.files.remove(&id) else { return };
@@ -523,8 +582,8 @@ impl Planner {
     pub fn copied(&mut self, id: u64, generation: u64) {
         if let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) {
             file.copy = CopyState::Done;
-            if let Some(place) = file.place {
-                self.to_copy.remove(&place);
+            for place in file.turns.iter().chain(&file.place) {
+                self.to_copy.remove(place);
             }
         }
     }
@@ -544,9 +603,7 @@ impl Planner {
     pub fn copy_failed(&mut self, id: u64, generation: u64) {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
         file.copy = CopyState::Waiting;
-        if let Some(place) = file.place {
-            self.to_copy.insert(place);
-        }
+        self.to_copy.extend(file.turns.iter().chain(&file.place));
     }
 
     /// The data of a staged file is gone: nothing can be published of it.
@@ -570,11 +627,20 @@ impl Planner {
         self.to_copy.remove(&step.place);
         match &step.action {
             Action::Publish(file) => {
-                let bound = self.files.get(&file.staged.id).map(|planned| planned.bound);
+                let bound = match &entry {
+                    Entry::Former(_, former) => Some(former.bound),
+                    _ => self.files.get(&file.staged.id).map(|planned| planned.bound),
+                };
                 self.replaced(&file.target, bound.unwrap_or(0));
             }
             Action::Symlink(path, _) => self.replaced(path, step.place.seq),
             _ => {}
+        }
+        if let Entry::Former(id, _) = &entry
+            && let Some(file) = self.files.get_mut(id)
+        {
+            file.turns.retain(|turn| *turn != step.place);
+            file.in_flight = true;
         }
         if let Entry::File(id) = &entry
             && let Some(file) = self.files.get_mut(id)
@@ -591,6 +657,15 @@ impl Planner {
     /// A step failed: it is to be done again, at its place.
     pub fn fail(&mut self, place: Place) {
         let Some(entry) = self.in_flight.remove(&place) else { return };
+        if let Entry::Former(id, former) = entry {
+            if let Some(file) = self.files.get_mut(&id) {
+                file.in_flight = false;
+                if !self.open.contains(&id) {
+                    self.publish_as_former(id, place, former);
+                }
+            }
+            return;
+        }
         let Entry::File(id) = entry else {
             self.queue.insert(place, entry);
             return;
@@ -599,7 +674,13 @@ impl Planner {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.in_flight = false;
         if file.place.is_none() && !is_open {
-            self.set_place(id, place);
+            return self.set_place(id, place);
+        }
+        // It was renamed meanwhile, and not written.
+        let is_same = file.copy == CopyState::Done && file.place.is_some();
+        let name = file.left.iter().find(|left| left.seq > place.seq).map(|left| left.name.clone());
+        if let Some(name) = name.filter(|_| is_same && self.stands_before_others(place)) {
+            self.publish_as_former(id, place, FormerName { name, bound: place.seq });
         }
     }
 
@@ -611,17 +692,17 @@ impl Planner {
         let mut names: Vec<Vec<u8>> = step.touches().map(<[u8]>::to_vec).collect();
         match &step.action {
             Action::Publish(published) => {
-                self.vacated(published);
+                self.vacated(published, step.place);
                 let id = published.staged.id;
                 let is_open = self.open.contains(&id);
                 // Written again meanwhile, and replaced: the same batch drops it.
-                let is_again = self.in_flight.values().any(|entry| *entry == Entry::File(id));
+                let is_again = self.in_flight.values().any(|entry| entry.file() == Some(id));
                 let Some(file) = self.files.get_mut(&id) else {
                     return Committed { names, file: None, visible: false };
                 };
                 file.in_flight = is_again;
                 file.was_published = true;
-                if file.place.is_some() || is_open || is_again {
+                if file.place.is_some() || !file.turns.is_empty() || is_open || is_again {
                     // The part file has become the published file.
                     return Committed { names, file: None, visible: false };
                 }
@@ -645,6 +726,7 @@ impl Planner {
     /// Removes a published file from the plan; names whose claims went with it.
     fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
         self.leaving.remove(&id);
+        self.forget_turns(id);
         let Some(file) = self.files.remove(&id) else { return Vec::new() };
         self.claims.remove(&file.name, (file.bound, 0));
         for left in &file.left {
@@ -654,10 +736,9 @@ impl Planner {
     }
 
     /// The names that a publication has removed and replaced are not to be removed again.
-    fn vacated(&mut self, published: &FileStep) {
-        let id = published.staged.id;
-        let Some(file) = self.files.get_mut(&id) else { return };
-        for left in &mut file.left {
+    fn vacated(&mut self, published: &FileStep, place: Place) {
+        let Some(file) = self.files.get_mut(&published.staged.id) else { return };
+        for left in file.left.iter_mut().filter(|left| left.seq <= place.seq) {
             if published.vacates.iter().any(|vacate| vacate.name == left.name) {
                 left.guard = Guard::Nothing;
             }
@@ -711,11 +792,14 @@ impl Planner {
             if out.len() == max {
                 break;
             }
-            let Some(Entry::File(id)) = self.queue.get(place) else { continue };
-            if is_busy(*id) || self.replaced_by(*place).is_some() {
+            let Some(id) = self.queue.get(place).and_then(Entry::file) else { continue };
+            if is_busy(id) || self.replaced_by(*place).is_some() {
                 continue;
             }
-            let Some(file) = self.files.get(id) else { continue };
+            let Some(file) = self.files.get(&id) else { continue };
+            if out.iter().any(|request: &CopyRequest| request.staged.id == id) {
+                continue;
+            }
             out.push(CopyRequest {
                 staged: file.staged,
                 generation: file.generation,
@@ -729,8 +813,8 @@ impl Planner {
         for request in &out {
             let Some(file) = self.files.get_mut(&request.staged.id) else { continue };
             file.copy = CopyState::Running;
-            if let Some(place) = file.place {
-                self.to_copy.remove(&place);
+            for place in file.turns.iter().chain(&file.place) {
+                self.to_copy.remove(place);
             }
         }
         out
@@ -777,6 +861,10 @@ impl Planner {
                     _ => Action::Publish(self.file_step(file)),
                 }
             }
+            Entry::Former(id, former) => {
+                let file = self.files.get(id).filter(|file| file.copy == CopyState::Done)?;
+                Action::Publish(Self::former_step(file, former))
+            }
             Entry::Unlink(path, guard, _) => Action::Unlink(path.clone(), guard.clone()),
             Entry::Rmdir(path, _) => Action::Rmdir(path.clone()),
             Entry::Symlink(path, target, _) => Action::Symlink(path.clone(), target.clone()),
@@ -788,11 +876,36 @@ impl Planner {
     fn vacates(file: &PlannedFile) -> Vec<Vacate> {
         let mut vacates: Vec<Vacate> = Vec::new();
         for LeftName { name, guard, .. } in &file.left {
-            if *guard != Guard::Nothing && *name != file.name && vacates.iter().all(|vacate| vacate.name != *name) {
-                vacates.push(Vacate { name: name.clone(), guard: guard.clone() });
+            if *guard == Guard::Nothing || *name == file.name {
+                continue;
+            }
+            match vacates.iter_mut().find(|vacate| vacate.name == *name) {
+                // The last time that it was left counts.
+                Some(vacate) => vacate.guard.clone_from(guard),
+                None => vacates.push(Vacate { name: name.clone(), guard: guard.clone() }),
             }
         }
         vacates
+    }
+
+    /// The publication of a file under a name that it has left since.
+    fn former_step(file: &PlannedFile, former: &FormerName) -> FileStep {
+        let at = file.left.iter().position(|left| left.name == former.name && left.seq > former.bound);
+        let before = PlannedFile {
+            name: former.name.clone(),
+            left: file.left.get(..at.unwrap_or(0)).unwrap_or_default().to_vec(),
+            partial: false,
+            ..file.clone()
+        };
+        FileStep {
+            staged: file.staged,
+            target: former.name.clone(),
+            part_dir: file.part_dir.clone(),
+            former: file.former.iter().rev().filter(|name| **name != former.name).cloned().collect(),
+            vacates: Self::vacates(&before),
+            owner_changed: file.owner_changed,
+            partial: false,
+        }
     }
 
     fn file_step(&self, file: &PlannedFile) -> FileStep {
@@ -910,10 +1023,13 @@ impl Planner {
                 None => self.replay_other(before),
             }
         }
+        let is_former = self.files.get(&id).is_some_and(|file| file.bound > place.seq);
         if id == 0 {
             self.replay_other(place);
         } else if is_skip {
             self.cancel(id);
+        } else if is_former {
+            self.former_was_published(id, place);
         } else if self.files.contains_key(&id) {
             self.clear_place(id);
             self.open.remove(&id);
@@ -928,10 +1044,31 @@ impl Planner {
         }
     }
 
+    /// An earlier agent has published a file under a name that it has left since.
+    fn former_was_published(&mut self, id: u64, place: Place) {
+        self.queue.remove(&place);
+        self.to_copy.remove(&place);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.turns.retain(|turn| *turn != place);
+        file.was_published = true;
+        let mut name = None;
+        for left in &mut file.left {
+            if left.seq > place.seq {
+                left.guard = Guard::Any;
+                name = Some(left.name.clone());
+                break;
+            }
+            left.guard = Guard::Nothing;
+        }
+        if let Some(name) = name {
+            self.replaced(&name, place.seq);
+        }
+    }
+
     /// The first entry before a place, but the file `id`: its place, and its file.
     fn first_before(&self, place: Place, id: u64) -> Option<(Place, Option<u64>)> {
         let mut before = self.queue.range(..place).map(|(place, entry)| match entry {
-            Entry::File(other) => (*place, Some(*other)),
+            Entry::File(other) | Entry::Former(other, _) => (*place, Some(*other)),
             _ => (*place, None),
         });
         before.find(|(_, other)| *other != Some(id))

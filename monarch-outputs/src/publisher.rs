@@ -178,7 +178,8 @@ impl Publisher {
         if let Some(part) = self.copied.get_mut(&file.staged.id) {
             part.path.clone_from(&file.target);
         }
-        for vacate in &file.vacates {
+        // What was published under a former name has just been moved.
+        for vacate in file.vacates.iter().filter(|vacate| vacate.name != part.path) {
             self.unlink(&vacate.name, &vacate.guard)?;
         }
         if file.partial {

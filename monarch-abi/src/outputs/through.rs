@@ -94,6 +94,18 @@ pub fn without_rotation(name: &[u8]) -> &[u8] {
     }
 }
 
+/// Whether a path looks temporary beside the one that a file gets by a rename, so that nobody looks
+/// for a file of that name: the new name is a part of it, or it says so.
+#[must_use]
+pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
+    let last = |path: &[u8]| path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
+    let has = |path: &[u8], word: &[u8]| path.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+    let (old_name, new_name) = (old.get(last(old)..).unwrap_or_default(), new.get(last(new)..).unwrap_or_default());
+    let is_longer = !new_name.is_empty() && old_name.len() > new_name.len() && has(old_name, new_name);
+    let words: [&[u8]; 4] = [b"tmp", b"temp", b"partial", b"incomplete"];
+    is_longer || words.iter().any(|word| has(old, word) && !has(new, word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +122,27 @@ mod tests {
         ] {
             assert_eq!(without_rotation(name.as_bytes()), front.as_bytes(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_name_is_temporary_if_the_next_one_is_a_part_of_it_or_if_it_says_so() {
+        let temporary = [
+            ("model.pt.tmp", "model.pt"),
+            (".model.pt.a1B2", "model.pt"),
+            ("c/0.0.3f2a.partial", "c/0.0"),
+            ("run/TMP123", "run/model.pt"),
+            ("run/ckpt_temp/part-0", "run/ckpt.data"),
+        ];
+        temporary.iter().for_each(|(old, new)| assert!(is_temporary(old.as_bytes(), new.as_bytes()), "{old}"));
+        let lasting = [
+            ("last.ckpt", "last-v1.ckpt"),
+            ("model.pt", "model.pt.bak"),
+            ("ckpt.1", "ckpt.2"),
+            ("a/model.pt", "b/model.pt"),
+            ("tmp/a", "tmp/b"),
+            ("a", "b"),
+        ];
+        lasting.iter().for_each(|(old, new)| assert!(!is_temporary(old.as_bytes(), new.as_bytes()), "{old}"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ fn with_parents(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn names_of<'p>(planner: &'p Planner, entry: &'p Entry) -> impl Iterator<Item = &'p [u8]> {
     let (one, file) = match entry {
         Entry::File(id) => (None, planner.file(*id)),
+        Entry::Former(_, former) => (Some(&former.name), None),
         Entry::Unlink(name, ..) | Entry::Rmdir(name, _) | Entry::Symlink(name, ..) => (Some(name), None),
     };
     let left = file.into_iter().flat_map(|file| file.left.iter().map(|left| &left.name));

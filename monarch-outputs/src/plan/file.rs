@@ -27,7 +27,7 @@ pub struct LeftName {
 
 /// A staged file that is not published, or whose publication is being done.
 ///
-/// Fields: 22, because the rules of the plan ask for all of them.
+/// Fields: 23, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
@@ -45,6 +45,8 @@ pub struct PlannedFile {
     pub bound: u64,
     /// Its place in the order; `None` while it is open.
     pub place: Option<Place>,
+    /// Earlier places, at which it gets names that it has left since.
+    pub turns: Vec<Place>,
     /// All records up to this one were made while the file was open.
     pub open_until: u64,
     /// Goes up each time that the file is opened for writing: a copy of an older generation does

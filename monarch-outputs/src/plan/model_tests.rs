@@ -66,7 +66,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 28, because it stands for three programs. Methods: 30, for the same reason.
+/// Fields: 28, because it stands for three programs. Methods: 31, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -85,8 +85,9 @@ struct World {
     names_of: HashMap<u64, BTreeSet<Vec<u8>>>,
     /// The record by which a file was closed last, with no descriptor left.
     closed_by: HashMap<u64, u64>,
-    /// Whether a file was closed without a record: its place is found later.
-    finds_closed: bool,
+    /// Whether a file was closed without a record, or one was lost that was open and had been
+    /// renamed: what they change has its place before entries that were made since.
+    is_inexact: bool,
     had: BTreeSet<(Vec<u8>, u64)>,
     // The PFS.
     pfs: BTreeMap<Vec<u8>, Node>,
@@ -198,6 +199,13 @@ impl World {
         }
     }
 
+    /// A file is about to lose its name.
+    fn loses(&mut self, name: &[u8]) {
+        let Some(Shown::File(id)) = self.shown.get(name) else { return };
+        let is_open = self.open.get(id).is_some_and(|open| *open > 0);
+        self.is_inexact |= is_open && self.names_of.get(id).is_some_and(|names| names.len() > 1);
+    }
+
     fn published_flag(&self, name: &[u8], id: u64) -> u16 {
         if self.pfs.contains_key(name) || self.publishing == id { flag::PUBLISHED } else { 0 }
     }
@@ -244,7 +252,7 @@ impl World {
         }
         let id = self.handles.swap_remove(handle % self.handles.len());
         *self.open.get_mut(&id).unwrap() -= 1;
-        self.finds_closed |= !has_record;
+        self.is_inexact |= !has_record;
         if has_record {
             self.append(Op::Close, id, 0, b"", b"");
             if self.open[&id] == 0 {
@@ -258,6 +266,7 @@ impl World {
         if from == to {
             return;
         }
+        self.loses(to);
         let thing = self.plain.remove(from).unwrap();
         self.plain.insert(to.to_vec(), thing);
         let flags = self.published_flag(from, id);
@@ -274,6 +283,7 @@ impl World {
         if self.seen(name).is_none() {
             return;
         }
+        self.loses(name);
         self.plain.remove(name);
         let shown = self.shown.get(name).cloned();
         // The agent may be making a link just now: the shim does not ask.
@@ -647,7 +657,7 @@ impl World {
                 assert_eq!(Some(version), self.data.get(id), "the content of {name:?}");
             }
         }
-        if self.finds_closed {
+        if self.is_inexact {
             return;
         }
         let mut later = self.changed..=self.journal.len() as u64;
@@ -675,14 +685,19 @@ impl World {
         self.pfs.keys().map(Vec::as_slice).filter(move |name| is_removed(name))
     }
 
-    /// Files that were closed at a record and that the PFS has not, though the job did nothing to
-    /// them afterwards but perhaps remove them.
+    /// Files that were closed at a record and that the PFS has not under the names that they had,
+    /// though the job did nothing to them afterwards but rename or remove them.
     fn missing_at(&self, seq: u64) -> impl Iterator<Item = (&[u8], u64)> {
         self.history[seq as usize].iter().filter_map(move |(name, thing)| {
             let Thing::File(id) = thing else { return None };
             let closed = *self.closed_by.get(id)?;
             let mut others = self.journal.iter().filter(|written| written.id == *id && written.seq > closed);
-            let is_untouched = closed <= seq && others.all(|written| written.op == Op::Unlink && written.seq > seq);
+            let is_kept = |written: &Written| match written.op {
+                Op::Rename => true,
+                Op::Unlink => written.seq > seq,
+                _ => false,
+            };
+            let is_untouched = closed <= seq && others.all(is_kept);
             let is_there = self.pfs.get(name).is_some_and(|node| node.thing == *thing);
             (is_untouched && !is_there).then_some((name.as_slice(), *id))
         })

@@ -375,3 +375,25 @@ fn a_cancelled_symlink_is_not_made() {
     assert_eq!(step.action, Action::Unlink(b"l".to_vec(), Guard::Nothing), "only in the overlay");
     assert_eq!(bench.run(), ["~l", "l->b"]);
 }
+
+#[test]
+fn a_file_that_is_renamed_gets_its_former_name_first_if_something_else_stands_between() {
+    let mut bench = Bench::new();
+    bench.write(1, "last.ckpt");
+    bench.write(2, "state");
+    bench.rename(1, "last.ckpt", "last-v1.ckpt");
+    bench.write(3, "last.ckpt");
+    assert_eq!(bench.copy(), [1, 2, 3]);
+    assert_eq!(bench.steps(), ["last.ckpt=1", "state=2", "last-v1.ckpt=1 -last.ckpt", "last.ckpt=3"]);
+}
+
+#[test]
+fn a_file_that_is_written_again_after_its_rename_has_no_former_name() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.write(2, "b");
+    bench.rename(1, "a", "c");
+    bench.put(Op::Open, 1, 0, "c", &staged(1).name());
+    bench.close(1);
+    assert_eq!(bench.run(), ["b=2", "c=1 -a"]);
+}

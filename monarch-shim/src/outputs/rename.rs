@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
+use monarch_abi::outputs::through;
 use monarch_guest::sys::Fd;
 
 /// What is to be done after a plain rename.
@@ -330,7 +331,10 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let was_published = was_published || is_published(from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };
     tree::make_parents(&root, to.rel())?;
-    let whiteout = if was_published { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
+    // If something else came after it, the agent gives it this name before the next one.
+    let is_last = root.state().last_id.load(Ordering::Acquire) == file.id;
+    let may_appear = was_published || !is_last && !through::is_temporary(from.rel(), to.rel());
+    let whiteout = if may_appear { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
     journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
     tree::move_to(from, to, &replaced)?;
     if let Some(link) = whiteout {

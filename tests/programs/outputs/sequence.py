@@ -87,7 +87,7 @@ class States:
 
     def __init__(self, seed, count):
         self.seed, self.ops, self.after = seed, list(operations(seed, count)), [{}]
-        # For each name: (first state, value); a value passes when it is renamed away.
+        # For each name: (first state, value); a value passes when its temporary name is left.
         self.history, passing, since = {}, set(), {}
         for k, (kind, words) in enumerate(self.ops, 1):
             state = dict(self.after[-1])
@@ -97,7 +97,8 @@ class States:
                 state[words[1]] = ("->" + words[0], k)
             elif kind == "rename":
                 state[words[1]] = state.pop(words[0])
-                passing.add((words[0], since[words[0]]))
+                if words[0].endswith(".tmp"):
+                    passing.add((words[0], since[words[0]]))
             elif kind == "unlink":
                 state.pop(words[0])
             for name in words[-1:] if kind in ("rename", "symlink") else words[:1]:
