@@ -99,7 +99,9 @@ pub fn without_rotation(name: &[u8]) -> &[u8] {
 #[must_use]
 pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
     let last = |path: &[u8]| path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
-    let has = |path: &[u8], word: &[u8]| path.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+    let begins = |path: &[u8], word: &[u8]| path.get(..word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word));
+    let has =
+        |path: &[u8], word: &[u8]| (0..path.len()).any(|at| path.get(at..).is_some_and(|rest| begins(rest, word)));
     let (old_name, new_name) = (old.get(last(old)..).unwrap_or_default(), new.get(last(new)..).unwrap_or_default());
     let is_longer = !new_name.is_empty() && old_name.len() > new_name.len() && has(old_name, new_name);
     let words: [&[u8]; 4] = [b"tmp", b"temp", b"partial", b"incomplete"];

@@ -85,7 +85,8 @@ def round_of(place, how, seed):
     watch = Watch(states, place.published)
     job = subprocess.Popen(place.staged(sys.executable, f"{PROGRAMS}/sequence.py", str(seed), str(COUNT), ledger), cwd=place.root, env=place.env,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    job.stdout.readline()
+    if not job.stdout.readline():
+        return [f"the job did not begin: {job.communicate()[1][-1000:]}"], watch
     watch.start()
     notes = []
     if how == "agent":
