@@ -43,7 +43,10 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => return Ok(Answer::Plain),
             Entry::Directory => continue,
             Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
-            Entry::RemovedDir | Entry::Removed => {}
+            // The file lies where the directory is until its turn has come.
+            Entry::RemovedDir if barrier::wait_for_all(&place.root) => continue,
+            Entry::RemovedDir => return Ok(Answer::Plain),
+            Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
             Entry::File(_) if place.is_dir_path || flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
             Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
@@ -77,7 +80,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Created::Again => {}
             Created::Through => {
                 return match entry {
-                    Entry::Removed | Entry::RemovedDir => through(place),
+                    Entry::Removed => through(place),
                     Entry::Clean(_) => {
                         forget_clean(place)?;
                         Ok(Answer::Plain)
