@@ -210,8 +210,12 @@ impl World {
         if self.pfs.contains_key(name) || self.publishing == id { flag::PUBLISHED } else { 0 }
     }
 
-    /// Whether something that has a place in the order is not published.
+    /// Whether something that has a place in the order is not published, or a file may only seem to
+    /// be open.
     fn is_pending(&self) -> bool {
+        if !self.shown.is_empty() {
+            return true;
+        }
         let entries = self.journal.iter().rev().filter(|written| written.op != Op::Open);
         entries.map(|written| written.seq).next().unwrap_or(0) > self.published
     }
@@ -360,6 +364,8 @@ impl World {
         for id in self.planner.open_files().map(|file| file.staged.id).collect::<Vec<_>>() {
             if self.data.contains_key(&id) {
                 let is_closed = self.open.get(&id) == Some(&0);
+                // It is found before its close is read.
+                self.is_inexact |= is_closed && self.planner.last_seq() < self.journal.len() as u64;
                 self.planner.lease(id, is_closed, false, 0);
             } else {
                 self.read(usize::MAX);

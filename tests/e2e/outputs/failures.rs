@@ -73,13 +73,13 @@ fn agents_are_killed_at_random_moments() {
 #[test]
 fn an_agent_is_killed_again_and_again_while_checkpoints_are_saved() {
     let w = Outputs::new();
-    let direct = w.direct(&saves(&w, 40));
+    let direct = w.direct(&saves(&w, 160));
     assert!(direct.ended.status.success(), "{}", direct.ended.errors());
     if !is_built() {
         return;
     }
     w.slow_down(Drain::Slow);
-    let running = w.start(&saves(&w, 40));
+    let running = w.start(&saves(&w, 160));
     let mut killed = 0;
     while killed < 6 && !running.written().contains("## end") {
         let Some(status) = w.world().agent() else { continue };
