@@ -288,7 +288,7 @@ impl Planner {
             (_, id) => id,
         };
         let mut left = Vec::new();
-        if self.keeps_turn(id, guard.is_some()) {
+        if self.keeps_turn(id) {
             // It is published in its turn, and removed in that of this record.
             guard = Some(Guard::Any);
             self.open.remove(&id);
@@ -338,7 +338,7 @@ impl Planner {
 
     /// Whether a pending file has to be published though the job removes it now: without it, the
     /// entries after it would make a state of the PFS that the job never had.
-    fn keeps_turn(&self, id: u64, is_over: bool) -> bool {
+    fn keeps_turn(&self, id: u64) -> bool {
         let Some(file) = self.files.get(&id) else { return false };
         if !file.turns.is_empty() {
             return true;
@@ -349,10 +349,9 @@ impl Planner {
             file.left.iter().all(|left| left.seq <= place.seq).then_some(*place)
         };
         let place = if file.in_flight { file.place.or_else(begun) } else { file.place };
-        // Without it, several names would go one after the other.
-        let leaves = file.left.iter().filter(|left| left.guard != Guard::Nothing).count();
-        let is_over = is_over || file.replaces || self.claims.has_below(&file.name, (file.bound, 0));
-        place.is_some_and(|place| leaves + usize::from(is_over) > 1 || self.stands_before_others(place))
+        // What it has left behind would go at an earlier place, where others may have been folded.
+        let leaves = file.left.iter().any(|left| left.guard == Guard::Any);
+        place.is_some_and(|place| leaves || self.stands_before_others(place))
     }
 
     /// Whether an entry that changes the PFS stands behind a place.
