@@ -9,6 +9,9 @@
 //!   read, so that a file closed without a record does not come too late.
 //! * *Claims* say what each name is for the job. They rebuild the overlay, and tell which entries
 //!   hide others.
+//! * A removal or a rename is merged into the publication of its file only where that makes no
+//!   state of the PFS that the job never had: where nothing else stands between. Else the file is
+//!   published at its place, with the name that it had there ([`Entry::Former`]).
 //! * A step is begun, done, and committed. What records say of its file in between decides at the
 //!   commit whether the file is finished or has to be published again.
 //! * A restart feeds the journal again, and between its records the entries of the log of what was

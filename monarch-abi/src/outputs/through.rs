@@ -94,8 +94,8 @@ pub fn without_rotation(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether a path looks temporary beside the one that a file gets by a rename, so that nobody looks
-/// for a file of that name: the new name is a part of it, or it says so.
+/// Whether a path looks temporary beside the one that a file gets by a rename, so that readers do
+/// not look for it: the new name is a part of it, or it says so.
 #[must_use]
 pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
     let last = |path: &[u8]| path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);

@@ -1,7 +1,7 @@
 //! Directories of part files that were opened a moment ago.
 //!
 //! Only for calls that name a part file: its name is unlike any other's, so that in a directory
-//! that was made anew since, the call fails, and is made again from the output root. A directory
+//! that was replaced since, the call fails, and is repeated from the output root. A directory
 //! that others rename meanwhile takes its part files along, and gets the files, as it would from a
 //! process that has it open.
 
