@@ -159,23 +159,55 @@ impl DirTarget {
         Ok(names)
     }
 
-    /// The directory of a path, and the name in it.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
-        let (dir, name) = split(path)?;
-        Ok((self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    /// A directory to name things in, from what the kernel's client remembers of it.
+    fn dir(&self, dir: &[u8]) -> Result<OwnedFd> {
+        self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// Makes a call about a part file in its directory, which may have been opened a moment ago.
-    fn in_part_dir<T>(&self, dir: &[u8], call: impl Fn(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+    /// Asks about a name that may not be there.
+    fn asked<T>(&self, path: &[u8], question: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<T>) -> Result<T> {
+        let (dir, name) = split(path)?;
+        match question(self.dir(dir)?.as_fd(), name) {
+            Err(Errno::STALE) => question(self.asked_for(dir)?.as_fd(), name),
+            done => done,
+        }
+    }
+
+    /// Changes a name that should be there, or be made in a directory that should be there.
+    fn changed<T>(&self, path: &[u8], change: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<T>) -> Result<T> {
+        let (dir, name) = split(path)?;
+        match change(self.dir(dir)?.as_fd(), name) {
+            Err(Errno::STALE | Errno::NOENT) => change(self.asked_for(dir)?.as_fd(), name),
+            done => done,
+        }
+    }
+
+    /// A directory that the PFS is asked for: where other nodes have removed or replaced one, the
+    /// client finds it by its name until what it remembers is too old, and calls about names in it
+    /// fail with `ESTALE` or `ENOENT`. Only a call that opens it makes the kernel look it up again.
+    fn asked_for(&self, dir: &[u8]) -> Result<OwnedFd> {
+        match self.beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY) {
+            // A directory that may be written, but not listed.
+            Err(Errno::ACCESS) => self.dir(dir),
+            other => other,
+        }
+    }
+
+    /// [`changed`](Self::changed) for a part file, whose directory may have been opened a moment ago.
+    fn changed_part<T>(&self, path: &[u8], change: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<T>) -> Result<T> {
+        let (dir, name) = split(path)?;
         if let Some(recent) = self.part_dirs.get(dir) {
-            match call(recent.as_fd()) {
+            match change(recent.as_fd(), name) {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => {}
                 done => return done,
             }
         }
-        let fd = Arc::new(self.beneath(dir, OFlags::PATH | OFlags::DIRECTORY)?);
+        let fd = Arc::new(self.dir(dir)?);
         self.part_dirs.put(dir, &fd);
-        call(fd.as_fd())
+        match change(fd.as_fd(), name) {
+            Err(Errno::STALE | Errno::NOENT) => change(self.asked_for(dir)?.as_fd(), name),
+            done => done,
+        }
     }
 }
 
@@ -218,56 +250,48 @@ impl OutputTarget for DirTarget {
     }
 
     fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
-        let (dir, name) = split(path)?;
-        let fd = if name.starts_with(PART_PREFIX) {
-            self.in_part_dir(dir, |dir| open_in(dir, name))?
-        } else {
-            open_in(self.parent(path)?.0.as_fd(), name)?
-        };
+        let is_part = split(path)?.1.starts_with(PART_PREFIX);
+        let fd = if is_part { self.changed_part(path, open_in)? } else { self.changed(path, open_in)? };
         Ok(Box::new(OpenFile { fd }))
     }
 
     fn create(&self, path: &[u8], mode: u32) -> Result<Box<dyn TargetFile>> {
-        let (dir, name) = self.parent(path)?;
-        let flags = WRITE | OFlags::CREATE | OFlags::EXCL;
-        Ok(Box::new(OpenFile { fd: rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(mode))? }))
+        let (flags, mode) = (WRITE | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(mode));
+        let fd = self.changed(path, |dir, name| rustix::fs::openat(dir, name, flags, mode))?;
+        Ok(Box::new(OpenFile { fd }))
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let ((from_dir, from_name), (to_dir, to_name)) = (split(from)?, split(to)?);
         if from_dir == to_dir && from_name.starts_with(PART_PREFIX) {
-            return self.in_part_dir(from_dir, |dir| rustix::fs::renameat(dir, from_name, dir, to_name));
+            return self.changed_part(from, |dir, name| rustix::fs::renameat(dir, name, dir, to_name));
         }
-        let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
-        rustix::fs::renameat(&from_dir, from, &to_dir, to)
+        self.changed(from, |from_dir, from| {
+            self.changed(to, |to_dir, to| rustix::fs::renameat(from_dir, from, to_dir, to))
+        })
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.parent(path)?;
-        rustix::fs::unlinkat(&dir, name, AtFlags::empty())
+        self.changed(path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()))
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.parent(path)?;
-        rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)
+        self.changed(path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
     }
 
     fn symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
-        let (dir, name) = self.parent(path)?;
-        rustix::fs::symlinkat(target, &dir, name)
+        self.changed(path, |dir, name| rustix::fs::symlinkat(target, dir, name))
     }
 
     fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let (dir, name) = self.parent(path)?;
-        Ok(rustix::fs::readlinkat(&dir, name, Vec::new())?.into_bytes())
+        self.asked(path, |dir, name| Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes()))
     }
 
     fn stat(&self, path: &[u8]) -> Result<TargetStat> {
         if path.is_empty() {
             return self.id();
         }
-        let (dir, name) = self.parent(path)?;
-        Ok(TargetStat::from(&rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        self.asked(path, |dir, name| Ok(TargetStat::from(&rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)))
     }
 
     fn sync_dir(&self, dir: &[u8]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 mod nodes;
 mod shim;
+mod stale;
 
 use monarch_abi::outputs::names::{Link, WHITEOUT, part_name};
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, Outputs, OutputsOptions};
