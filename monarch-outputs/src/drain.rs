@@ -343,9 +343,9 @@ impl Drain {
             let step = plan.planner.next_step().filter(|step| plan.may_publish(step.place))?;
             (step, plan.planner.pending_len())
         };
-        // A few entries are finished one by one: the word that tells processes has one file's
-        // place.
-        if self.publisher.batch_len() > 0 && pending < MIN_BULK {
+        // A few entries are finished one by one, and where processes wait for one of them.
+        let is_waited_for = || self.staging.state().is_waited_for.load(Ordering::Acquire) != 0;
+        if self.publisher.batch_len() > 0 && (pending < MIN_BULK || is_waited_for()) {
             return None;
         }
         if let Action::Rmdir(dir) = &step.action {

@@ -69,7 +69,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.published.store(planner.published(), Ordering::Release);
     state.last_entry.store(last.entry, Ordering::Release);
     state.last_id.store(last.id, Ordering::Release);
-    state.publishing.store(0, Ordering::Release);
+    state.end_publishing();
     state.sleepers.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
     let ids = files.iter().map(|file| file.id + 1);

@@ -14,6 +14,7 @@ use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
 use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
+use monarch_abi::outputs::state::MAX_PUBLISHING;
 use monarch_abi::outputs::{PUBLISHED, REMOVED_DIR};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Steps of a batch, at most.
-pub const MAX_BATCH: usize = 64;
+pub const MAX_BATCH: usize = MAX_PUBLISHING;
 
 /// Files of a batch that are asked about at once, at most.
 const MAX_STATS: usize = 16;
@@ -271,7 +272,7 @@ impl Publisher {
     /// caller holds the lock of the journal and has read all records.
     pub fn announce(&self, planner: &Planner, step: &Step) {
         if let Action::Publish(file) = &step.action {
-            self.staging.state().publishing.store(file.staged.id, Ordering::Release);
+            self.staging.state().begin_publishing(self.batch.len(), file.staged.id);
         }
         if let Some(name) = planner.hidden_by_job(step) {
             self.hide(name);
@@ -290,7 +291,7 @@ impl Publisher {
 
     /// Nothing is being published. With the lock held.
     fn retract(&self) {
-        self.staging.state().publishing.store(0, Ordering::Release);
+        self.staging.state().end_publishing();
     }
 
     /// A step has failed: nothing is being published.
@@ -515,9 +516,10 @@ impl Publisher {
                 }
             }
         }
+        // Processes that wait for that look again when they hear what the plan says.
+        self.retract();
         plan.follow();
         drop(plan);
-        self.retract();
         for staged in &out.removed {
             staging.remove_data(staged);
         }

@@ -122,7 +122,7 @@ impl Snapshot {
             // A removal or rename that comes later, or an agent, knows that the PFS has the name.
             let flags = flag::BY_AGENT | flag::PUBLISHED;
             staging.append(&lock, Op::Attributes, (self.staged.id, flags)).map_err(fail("write the journal"))?;
-            staging.state().publishing.store(self.staged.id, Ordering::Release);
+            staging.state().begin_publishing(0, self.staged.id);
             plan.read(staging)?;
         }
         let done = target
@@ -130,7 +130,7 @@ impl Snapshot {
             .map_err(fail("rename the part file to"))
             .and_then(|()| target.sync_dir(parent(&self.name)).map_err(fail("sync the directory")));
         let _lock = staging.lock_journal().map_err(|_| fail("lock the journal")(Errno::IO))?;
-        staging.state().publishing.store(0, Ordering::Release);
+        staging.state().end_publishing();
         done.map(|()| true)
     }
 }

@@ -17,6 +17,9 @@ const PATTERNS_OFF: usize = 4096;
 /// Most bytes of the names that are not staged, each with a final NUL.
 pub const MAX_PATTERNS: usize = LEN - PATTERNS_OFF;
 
+/// Most files that the agent publishes together.
+pub const MAX_PUBLISHING: usize = 64;
+
 /// Bits of [`State::flags`].
 pub mod flag {
     /// `fsync` returns when what is before it is published.
@@ -36,7 +39,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 30, because this is the byte map of the file.
+/// The counters. Fields: 33, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -79,8 +82,8 @@ pub struct State {
     pub last_entry: AtomicU64,
     /// The staged file of the last record, or 0.
     pub last_id: AtomicU64,
-    /// The staged file that the agent is publishing, or 0: set and cleared under the lock.
-    pub publishing: AtomicU64,
+    /// How many of [`State::publishing`] count.
+    pub publishing_len: AtomicU64,
     /// The clock of the order of the nodes: the agent's, kept for the next one.
     pub clock: AtomicU64,
     /// Zero.
@@ -105,8 +108,38 @@ pub struct State {
 
     /// Part files that are being made.
     pub making: [Making; MAKING_SLOTS],
+
+    /// The staged files that the agent is publishing: set and cleared under the lock.
+    pub publishing: [AtomicU64; MAX_PUBLISHING],
+    /// 1 if a process waits for one of them, to open it for writing.
+    pub is_waited_for: AtomicU64,
+    /// Zero.
+    pub reserved4: [AtomicU64; 15],
 }
 crate::mem::pod!(State);
+
+impl State {
+    /// The agent publishes this staged file from now on, as the `nth` at a time.
+    pub fn begin_publishing(&self, nth: usize, id: u64) {
+        if let Some(slot) = self.publishing.get(nth) {
+            slot.store(id, Ordering::Release);
+            self.publishing_len.store(nth as u64 + 1, Ordering::Release);
+        }
+    }
+
+    /// The agent publishes nothing.
+    pub fn end_publishing(&self) {
+        self.publishing_len.store(0, Ordering::Release);
+        self.is_waited_for.store(0, Ordering::Release);
+    }
+
+    /// Whether the agent is publishing this staged file.
+    #[must_use]
+    pub fn is_publishing(&self, id: u64) -> bool {
+        let len = self.publishing_len.load(Ordering::Acquire) as usize;
+        self.publishing.iter().take(len).any(|slot| slot.load(Ordering::Acquire) == id)
+    }
+}
 const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");
 const _: () = assert!(core::mem::offset_of!(State, published) == 256, "a cache line of its own");
 const _: () = assert!(size_of::<State>() <= PATTERNS_OFF);

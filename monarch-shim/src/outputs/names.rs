@@ -44,7 +44,7 @@ pub(super) fn may_change_directory(place: &Place) -> Result<()> {
 /// Whether the PFS has a file at a place by which a staged file was published or is being
 /// published.
 pub(super) fn is_published(place: &Place, file: &Staged) -> bool {
-    place.root.state().publishing.load(Ordering::Acquire) == file.id || on_pfs(place).is_ok()
+    place.root.state().is_publishing(file.id) || on_pfs(place).is_ok()
 }
 
 pub(super) fn is_dir(st: &libc::stat64) -> bool {

@@ -164,11 +164,24 @@ fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
     Ok(fd)
 }
 
+/// Locks the journal when the agent is not publishing a file: what is written to it after that
+/// would be published as another file, with an inode that `stat` has never told. The agent ends
+/// soon; where the PFS does not answer, the job does not wait for it.
+fn lock_unpublished<'a>(root: &'a Root, file: &Staged) -> Result<Journal<'a>> {
+    let journal = Journal::lock(root)?;
+    if !root.state().is_publishing(file.id) {
+        return Ok(journal);
+    }
+    drop(journal);
+    barrier::wait_until_published(root, file.id);
+    Journal::lock(root)
+}
+
 /// Opens a pending file for writing; `None` if it is no longer that. The caller appends the record
 /// of the close.
 pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
     let root = &place.root;
-    let journal = Journal::lock(root)?;
+    let journal = lock_unpublished(root, file)?;
     if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(None);
     }
@@ -184,12 +197,12 @@ fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
     let root = &place.root;
     let is_last = |root: &Root| {
         let state = root.state();
-        state.last_id.load(Ordering::Acquire) == file.id && state.publishing.load(Ordering::Acquire) != file.id
+        state.last_id.load(Ordering::Acquire) == file.id && !state.is_publishing(file.id)
     };
     if how.flags & libc::O_CREAT != 0 && how.can_be_staged() && !is_last(root) && !is_written(root, file) {
         return replace(place, how, file);
     }
-    let journal = Journal::lock(root)?;
+    let journal = lock_unpublished(root, file)?;
     if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Created::Again);
     }

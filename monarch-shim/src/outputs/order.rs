@@ -12,16 +12,21 @@ use monarch_guest::sys::coarse_ms;
 /// agent waits for nodes that are silent.
 const ORDER_TIMEOUT_MS: u64 = 10_000;
 /// How long a process sleeps at a time.
-const SLEEP_S: i64 = 1;
+const SLEEP_MS: u64 = 1_000;
 
 /// Sleeps until the agent tells something, or for a while. `seen`: what [`State::done`] was before
 /// the caller looked.
 ///
 /// [`State::done`]: monarch_abi::outputs::state::State::done
 pub fn sleep(root: &Root, seen: u32) {
+    sleep_up_to(root, seen, SLEEP_MS);
+}
+
+/// [`sleep`] for so long at most.
+pub fn sleep_up_to(root: &Root, seen: u32, ms: u64) {
     let state = root.state();
     state.waiters.fetch_add(1, Ordering::AcqRel);
-    futex_wait(&state.done, seen, Some([SLEEP_S, 0]));
+    futex_wait(&state.done, seen, Some([(ms / 1_000) as i64, (ms % 1_000) as i64 * 1_000_000]));
     state.waiters.fetch_sub(1, Ordering::AcqRel);
 }
 

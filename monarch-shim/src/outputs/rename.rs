@@ -166,7 +166,7 @@ impl Target {
             // A publication that was begun before is waited for.
             let state = root.state();
             leave(&root);
-            barrier::wait_until(&root, |_| state.publishing.load(Ordering::Acquire) != file.id);
+            barrier::wait_until(&root, |_| !state.is_publishing(file.id));
             return Ok(Self { place, held: Some(Held { file, fd }) });
         }
         Ok(Self { place, held: None })

@@ -173,7 +173,6 @@ fn names_are_changed_right_after_a_shell_redirected_into_them_on_a_disk_tier() {
 }
 
 #[test]
-#[ignore = "fails now and then: a file that is opened for writing while it is published may get another inode"]
 fn what_is_written_again_right_after_a_shell_redirected_into_it() {
     let rows = ["then_read_and_written_again", "then_its_mode_and_times_are_set"];
     same(Outputs::new, "redirections.py", &rows, &DRAINED, 5);
