@@ -3,8 +3,8 @@
 use crate::backlog::{Backlog, Marker};
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
+use crate::killed_creates::KilledCreates;
 use crate::plan::{Action, Created, Note, Step};
-use crate::processes::is_alive;
 use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
@@ -52,7 +52,7 @@ impl DrainView {
     }
 }
 
-/// The drain of one output root. Fields: 14, because it is the place where its parts meet.
+/// The drain of one output root. Fields: 15, because it is the place where its parts meet.
 #[derive(Debug)]
 pub struct Drain {
     staging: Arc<StagingDir>,
@@ -69,6 +69,7 @@ pub struct Drain {
     looked: Option<Instant>,
     busy_since: Instant,
     is_settled: bool,
+    killed_creates: KilledCreates,
 }
 
 impl Drain {
@@ -103,6 +104,7 @@ impl Drain {
             looked: None,
             busy_since: now,
             is_settled: false,
+            killed_creates: KilledCreates::default(),
         }
     }
 
@@ -127,7 +129,7 @@ impl Drain {
     #[must_use]
     pub fn pause(&self) -> Duration {
         let retry = self.troubles.next_due().map(|due| due.saturating_duration_since(Instant::now()));
-        let is_open = self.plan.lock().planner.open_files().next().is_some();
+        let is_open = self.killed_creates.is_waiting() || self.plan.lock().planner.open_files().next().is_some();
         let poll = if is_open { self.poll.saturating_sub(self.polled.elapsed()) } else { MAX_POLL };
         retry.unwrap_or(MAX_POLL).min(poll).max(Duration::from_millis(1)).min(MAX_POLL)
     }
@@ -177,16 +179,16 @@ impl Drain {
     }
 
     /// Removes part files that were made and never entered in the journal.
-    fn remove_what_killed_processes_left(&self) {
-        for slot in &self.state().making {
-            let Some(left) = slot.left().filter(|left| !is_alive(left.pid, left.since_ns)) else { continue };
-            let mut plan = self.plan.lock();
-            let is_known = plan.read(&self.staging).is_err() || plan.planner.file(left.id).is_some();
+    fn remove_what_killed_processes_left(&mut self) {
+        let (plan, staging, publisher) = (&self.plan, &self.staging, &self.publisher);
+        self.killed_creates.clean_up(staging.state(), |left| {
+            let mut plan = plan.lock();
+            let is_known = plan.read(staging).is_err() || plan.planner.file(left.id).is_some();
             drop(plan);
-            if left.id != 0 && !is_known {
-                self.publisher.drop_part_of(left.id, left.dir());
-            }
-            slot.free();
+            is_known || publisher.drop_part_of(left.id, left.dir())
+        });
+        if self.killed_creates.is_waiting() {
+            self.poll = MIN_POLL;
         }
     }
 

@@ -15,6 +15,7 @@ pub mod errors;
 pub mod finder;
 pub mod journal;
 pub mod keys;
+pub mod killed_creates;
 pub mod latency;
 pub mod lease;
 pub mod load;

@@ -54,8 +54,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
-    let mut last = LastRecords { entry: begin.seq, id: 0 };
-    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last)
+    let mut last_entry = begin.seq;
+    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last_entry)
         .map_err(|source| OutputsError::Io { what: "read", path: staging.path().join(JOURNAL), source })?;
     if end == End::Torn && of_this_boot && !is_salvage {
         return Err(OutputsError::Damaged { path: staging.path().join(JOURNAL), what: "a record below its end" });
@@ -67,8 +67,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.tail.store(reader.offset(), Ordering::Release);
     state.seq.store(planner.last_seq().max(known_seq).max(logged_seq), Ordering::Release);
     state.published.store(planner.published(), Ordering::Release);
-    state.last_entry.store(last.entry, Ordering::Release);
-    state.last_id.store(last.id, Ordering::Release);
+    state.last_entry.store(last_entry, Ordering::Release);
+    state.last_closed.store(0, Ordering::Release);
     state.end_publishing();
     state.sleepers.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
@@ -94,21 +94,14 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     Ok(Loaded { planner, reader, log, clean })
 }
 
-/// What the state says of the last records.
-struct LastRecords {
-    /// The last one that has a place in the order.
-    entry: u64,
-    /// The staged file of the last one.
-    id: u64,
-}
-
-/// Feeds the records, and between them what was logged, as it came.
+/// Feeds the records, and between them what was logged, as it came. `last_entry`: the last record
+/// that has a place in the order.
 fn replay(
     reader: &mut JournalReader,
     limit: u64,
     base: u64,
     entries: &[LogEntry],
-    last: &mut LastRecords,
+    last_entry: &mut u64,
 ) -> std::io::Result<(Planner, End)> {
     let mut planner = Planner::after(base);
     planner.begin_replay();
@@ -121,9 +114,8 @@ fn replay(
             apply(&mut planner, entry);
         }
         planner.record(record);
-        last.id = record.header.id;
         if record.op != Op::Open {
-            last.entry = last.entry.max(record.header.seq);
+            *last_entry = record.header.seq.max(*last_entry);
         }
     })?;
     for entry in logged {

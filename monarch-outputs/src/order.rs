@@ -189,12 +189,16 @@ impl Order {
 
     // --- entries ---
 
-    /// Takes in an entry that was read at `now_ns`, with its key if one was logged. Places rise.
+    /// Takes in an entry that was read at `now_ns`, with its key if one was logged. Its place is
+    /// above that of all entries that are not done.
     pub fn append(&mut self, place: Place, now_ns: u64, key: Option<u64>) {
         self.clock = key.map_or_else(|| now_ns.max(self.clock + 1), |key| key.max(self.clock));
         self.pending.insert(place, Pending { stamp: self.clock, key });
         if key.is_some() {
             self.settled = place;
+        } else if place <= self.settled {
+            // A file that was found closed: what came after it is done.
+            self.settled = place.before();
         }
     }
 

@@ -22,6 +22,7 @@ mod claims;
 mod file;
 #[cfg(test)]
 mod model_tests;
+mod others;
 mod place;
 mod step;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use asked::place_of;
 use claims::{ClaimKey, Claims};
 use file::renamed_dirs;
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
+use others::OtherNodes;
 pub use place::{FOUND, Guard, Place};
 pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
 
@@ -79,7 +81,7 @@ impl Entry {
 /// The plan of one output root.
 ///
 /// Methods: 66, because facts, questions and the rules between them share all of its maps.
-/// Fields: 15, for the same reason.
+/// Fields: 16, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -96,6 +98,7 @@ pub struct Planner {
     /// the removal.
     removals: BTreeMap<Place, u64>,
     last_seq: u64,
+    others: OtherNodes,
     max_id: u64,
     is_replaying: bool,
     /// Claims of steps that were logged: they count until the old journal is read.
@@ -119,6 +122,7 @@ impl Planner {
         }
         self.last_seq = seq;
         self.max_id = self.max_id.max(head.id);
+        self.others.record(seq, head.node_news);
         match record.op {
             Op::Open => self.opened(record),
             Op::Close => self.closed(head.id, seq, head.pid, head.time_ns),
@@ -357,8 +361,11 @@ impl Planner {
         place.is_some_and(|place| leaves || self.stands_before_others(place))
     }
 
-    /// Whether an entry that changes the PFS stands behind a place.
+    /// Whether an entry that changes the PFS stands behind a place, here or on another node.
     fn stands_before_others(&self, place: Place) -> bool {
+        if self.others.wrote_between(place.seq, self.last_seq) {
+            return true;
+        }
         // (What an earlier agent may have published changes nothing if it has not.)
         let changes_nothing = |entry: &Entry| matches!(entry, Entry::Unlink(_, guard, _) if *guard != Guard::Any);
         let behind = (Bound::Excluded(place), Bound::Unbounded);
@@ -380,6 +387,9 @@ impl Planner {
         let mut left: BTreeSet<u64> = BTreeSet::new();
         let mut made = Vec::new();
         for (place, entry) in self.queue.iter().rev() {
+            if self.others.wrote_between(place.seq, self.last_seq) {
+                return;
+            }
             match entry {
                 Entry::Unlink(_, Guard::Nothing, _) => {}
                 Entry::Unlink(..) => match self.removals.get(place) {
@@ -461,10 +471,11 @@ impl Planner {
     fn lose(&mut self, id: u64) {
         let Some(file) = self.files.get(&id) else { return };
         let (staged, name, bound, left) = (file.staged, file.name.clone(), file.bound, file.left.clone());
+        let is_in_flight = file.in_flight;
         self.cancel(id);
         self.unlink_left(left, 0);
-        if self.is_replaying {
-            // An earlier agent may have published it, and not logged that.
+        if self.is_replaying || is_in_flight {
+            // It may be on the PFS, of an earlier agent that has not logged that or in a moment.
             let place = self.free_place(bound, 1);
             self.enqueue_unlink(place, &name, Guard::File(staged), 0);
         }
@@ -690,6 +701,7 @@ impl Planner {
     /// the journal have been read.
     pub fn commit(&mut self, step: &Step) -> Committed {
         let entry = self.in_flight.remove(&step.place);
+        self.others.forget_before(self.first_place().seq);
         let key = (step.place.seq, step.place.sub);
         let mut names: Vec<Vec<u8>> = step.touches().map(<[u8]>::to_vec).collect();
         match &step.action {
@@ -714,8 +726,9 @@ impl Planner {
             }
             Action::Skip(staged) => {
                 let left = self.files.get(&staged.id).map(|file| file.left.clone()).unwrap_or_default();
-                names.extend(left.into_iter().map(|left| left.name));
+                names.extend(left.iter().map(|left| left.name.clone()));
                 self.cancel(staged.id);
+                self.unlink_left(left.into_iter().filter(|left| left.guard != Guard::Nothing).collect(), 0);
             }
             Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => {
                 self.claims.remove(path, key);
@@ -827,12 +840,17 @@ impl Planner {
     fn replaced_by(&self, place: Place) -> Option<bool> {
         let Some(Entry::File(id)) = self.queue.get(&place) else { return None };
         let target = self.files.get(id)?.target();
-        // What the file would leave behind has to be removed at its place.
-        if self.files.get(id)?.left.iter().any(|left| left.guard != Guard::Nothing) {
+        // What the file would leave behind has to be removed at its place. (What only an earlier
+        // agent may have published is removed after it.)
+        if self.files.get(id)?.left.iter().any(|left| left.guard == Guard::Any) {
             return None;
         }
         let mut replaced = None;
-        for (_, entry) in self.queue.range(place..).skip(1) {
+        let mut before = place;
+        for (&next, entry) in self.queue.range(place..).skip(1) {
+            if self.others.wrote_between(std::mem::replace(&mut before, next).seq, next.seq) {
+                break;
+            }
             match entry {
                 Entry::File(next) => match self.files.get(next) {
                     Some(next) if next.target() == target => replaced = Some(next.copy == CopyState::Done),

@@ -596,8 +596,9 @@ impl Publisher {
     }
 
     /// Removes the part file of a staged file that never came to be.
-    pub fn drop_part_of(&self, id: u64, dir: &[u8]) {
-        self.drop_part(&join(dir, &self.part_name(id)));
+    /// Whether there was one.
+    pub fn drop_part_of(&self, id: u64, dir: &[u8]) -> bool {
+        self.target.unlink(&join(dir, &self.part_name(id))).is_ok()
     }
 
     /// Removes a part file that a copy has left whose staged file is gone.

@@ -214,10 +214,15 @@ impl RootDrain {
         // A long run of publications, or the first one, has not told yet.
         let mut plan = shared.plan.lock();
         let _ = plan.read(&self.staging);
-        (status.pending, status.open) = (plan.planner.pending_len() as u64, plan.planner.open_files().count() as u64);
+        let (planner, state) = (&plan.planner, self.staging.state());
+        (status.pending, status.open) = (planner.pending_len() as u64, planner.open_files().count() as u64);
+        // A process may have been killed meanwhile: its part file is removed before all is done. So
+        // are those of files that the job has removed.
+        status.open += state.making.iter().filter(|slot| slot.is_taken()).count() as u64;
+        if (status.pending, status.open) == (0, 0) && state.published.load(Ordering::Acquire) < planner.published() {
+            status.open = 1;
+        }
         drop(plan);
-        // A process may have been killed meanwhile: its part file is removed before all is done.
-        status.open += self.staging.state().making.iter().filter(|slot| slot.is_taken()).count() as u64;
         status.waits_for = shared.order.names();
         status.held = status.held.or_else(|| shared.order.held());
         status

@@ -335,13 +335,15 @@ impl StagingDir {
     pub fn append(&self, lock: &JournalLock, op: Op, (id, flags): (u64, u16)) -> rustix::io::Result<()> {
         let state = self.state();
         let (seq, tail) = (state.seq.load(Ordering::Acquire) + 1, state.tail.load(Ordering::Acquire));
-        let header = Header { seq, id, flags, time_ns: now_ns(), pid: std::process::id(), ..Header::default() };
+        let node_news = state.node_news.load(Ordering::Acquire);
+        let header =
+            Header { seq, id, flags, node_news, time_ns: now_ns(), pid: std::process::id(), ..Header::default() };
         let mut out = [0; record::MAX_BYTES];
         let record = record::write(&mut out, header, op, b"", b"").ok_or(Errno::NAMETOOLONG)?;
         lock.file.write_all_at(record, tail).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         state.seq.store(seq, Ordering::Release);
         state.tail.store(tail + record.len() as u64, Ordering::Release);
-        state.last_id.store(id, Ordering::Relaxed);
+        state.appended(op, id, node_news);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
         }

@@ -89,8 +89,9 @@ pub struct Header {
     pub a_len: u16,
     /// Bytes of the second text.
     pub b_len: u16,
-    /// Zero.
-    pub reserved: u32,
+    /// [`State::node_news`](super::state::State::node_news) when the record was written: where it
+    /// differs, other nodes may have written something between two records.
+    pub node_news: u32,
     /// Zero.
     pub reserved2: u64,
 }

@@ -4,6 +4,7 @@
 //! right while processes run; after a reboot the agent reads the journal and writes it again.
 
 use super::making::{MAKING_SLOTS, Making};
+use super::record::Op;
 use crate::mem::{Area, Map};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -39,7 +40,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 33, because this is the byte map of the file.
+/// The counters. Fields: 34, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -80,14 +81,16 @@ pub struct State {
     /// Number of the last record that has a place in the order: all but opens. What is above
     /// [`State::published`] is pending.
     pub last_entry: AtomicU64,
-    /// The staged file of the last record, or 0.
-    pub last_id: AtomicU64,
+    /// The staged file that the last record but barriers has opened or closed, or 0.
+    pub last_closed: AtomicU64,
     /// How many of [`State::publishing`] count.
     pub publishing_len: AtomicU64,
     /// The clock of the order of the nodes: the agent's, kept for the next one.
     pub clock: AtomicU64,
+    /// [`State::node_news`] when the last record was written.
+    pub last_news: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 5],
+    pub reserved2: [AtomicU64; 4],
 
     /// All records up to this one are published, cancelled or merged into later ones.
     pub published: AtomicU64,
@@ -119,6 +122,24 @@ pub struct State {
 crate::mem::pod!(State);
 
 impl State {
+    /// A record was appended. With the lock of the journal held.
+    pub fn appended(&self, op: Op, id: u64, node_news: u32) {
+        // (A barrier changes no file.)
+        if op != Op::Barrier {
+            let closed = if matches!(op, Op::Open | Op::Close) { id } else { 0 };
+            self.last_closed.store(closed, Ordering::Release);
+            self.last_news.store(u64::from(node_news), Ordering::Release);
+        }
+    }
+
+    /// Whether nothing was entered since this staged file was closed, here or on another node: no
+    /// other entry needs what it holds.
+    #[must_use]
+    pub fn is_last_closed(&self, id: u64) -> bool {
+        self.last_closed.load(Ordering::Acquire) == id
+            && self.last_news.load(Ordering::Acquire) == u64::from(self.node_news.load(Ordering::Acquire))
+    }
+
     /// The agent publishes this staged file from now on, as the `nth` at a time.
     pub fn begin_publishing(&self, nth: usize, id: u64) {
         if let Some(slot) = self.publishing.get(nth) {
@@ -209,5 +230,41 @@ impl<'a> StateMap<'a> {
         if self.state.waiters.load(Ordering::Acquire) != 0 {
             crate::sys::futex_wake(&self.state.done, u32::MAX >> 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn what_a_file_holds_is_needed_once_anything_came_after_its_close() {
+        let state = State::new_zeroed();
+        state.appended(Op::Close, 7, 1);
+        state.node_news.store(1, Ordering::Release);
+        assert!(state.is_last_closed(7) && !state.is_last_closed(8));
+        state.appended(Op::Barrier, 0, 1);
+        assert!(state.is_last_closed(7), "a barrier changes no file");
+        state.node_news.store(2, Ordering::Release);
+        assert!(!state.is_last_closed(7), "another node may have written something");
+        state.appended(Op::Open, 7, 2);
+        assert!(state.is_last_closed(7));
+        // Between the close and the rename there may be others.
+        for op in [Op::Rename, Op::Unlink, Op::Rmdir, Op::Symlink, Op::Attributes] {
+            state.appended(Op::Close, 7, 2);
+            state.appended(op, 7, 2);
+            assert!(!state.is_last_closed(7), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn all_files_that_are_published_together_are_known() {
+        let state = State::new_zeroed();
+        (0..MAX_PUBLISHING).for_each(|nth| state.begin_publishing(nth, 100 + nth as u64));
+        assert!(state.is_publishing(100) && state.is_publishing(163) && !state.is_publishing(164));
+        state.is_waited_for.store(1, Ordering::Release);
+        state.end_publishing();
+        assert!(!state.is_publishing(100) && state.is_waited_for.load(Ordering::Acquire) == 0);
     }
 }

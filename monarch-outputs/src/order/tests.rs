@@ -147,3 +147,20 @@ fn a_peer_that_waits_for_a_floor_is_told_when_it_rises() {
     marker.answer(2, told);
     assert!(is_next(&marker));
 }
+
+#[test]
+fn a_file_that_is_found_closed_behind_entries_that_are_done_gets_a_key() {
+    let mut alone = Order::new(1, 0, 0, &[2]);
+    // An agent that is started again takes all records for entries, until the plan says otherwise.
+    alone.append(record(1), 5, None);
+    alone.append(record(2), 5, None);
+    let settled = alone.give_up_all().unwrap();
+    alone.settle(&settled);
+    alone.done_before(record(3));
+    let found = Place { seq: 1, sub: FOUND };
+    alone.append(found, 9, None);
+    let settled = alone.give_up_all().unwrap();
+    assert_eq!(settled.up_to, found);
+    alone.settle(&settled);
+    assert!(alone.key_of(found).is_some() && alone.first_unsettled().is_none());
+}

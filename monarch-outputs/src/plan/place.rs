@@ -11,6 +11,17 @@ pub struct Place {
     pub sub: u32,
 }
 
+impl Place {
+    /// The place just below.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        match self.sub.checked_sub(1) {
+            Some(sub) => Self { sub, ..self },
+            None => Self { seq: self.seq.saturating_sub(1), sub: u32::MAX },
+        }
+    }
+}
+
 /// First [`Place::sub`] of files that were found closed without a record.
 pub const FOUND: u32 = 1 << 16;
 

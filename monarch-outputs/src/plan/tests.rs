@@ -7,6 +7,7 @@ use monarch_abi::outputs::record::Header;
 struct Bench {
     planner: Planner,
     seq: u64,
+    node_news: u32,
 }
 
 fn staged(id: u64) -> Staged {
@@ -15,12 +16,12 @@ fn staged(id: u64) -> Staged {
 
 impl Bench {
     fn new() -> Self {
-        Self { planner: Planner::default(), seq: 0 }
+        Self { planner: Planner::default(), seq: 0, node_news: 0 }
     }
 
     fn put(&mut self, op: Op, id: u64, flags: u16, a: &str, b: &[u8]) -> u64 {
         self.seq += 1;
-        let header = Header { seq: self.seq, id, flags, pid: 7, ..Header::default() };
+        let header = Header { seq: self.seq, id, flags, node_news: self.node_news, pid: 7, ..Header::default() };
         self.planner.record(&Record { header, op, a: a.as_bytes(), b });
         self.seq
     }
@@ -396,4 +397,35 @@ fn a_file_that_is_written_again_after_its_rename_has_no_former_name() {
     bench.put(Op::Open, 1, 0, "c", &staged(1).name());
     bench.close(1);
     assert_eq!(bench.run(), ["b=2", "c=1 -a"]);
+}
+
+#[test]
+fn what_other_nodes_have_written_stands_between() {
+    let steps = |change: fn(&mut Bench)| {
+        let mut bench = Bench::new();
+        bench.write(1, "a");
+        bench.node_news += 1;
+        change(&mut bench);
+        bench.run()
+    };
+    assert_eq!(steps(|bench| bench.unlink("a", 1, 0)), ["a=1", "-a"]);
+    assert_eq!(steps(|bench| bench.rename(1, "a", "b")), ["a=1", "b=1 -a"]);
+    assert_eq!(steps(|bench| bench.write(2, "a")), ["a=1", "a=2"]);
+}
+
+#[test]
+fn a_file_that_loses_its_name_while_it_is_published_is_removed() {
+    let mut bench = Bench::new();
+    bench.write(1, "a");
+    bench.open(2, "b");
+    bench.copy();
+    let step = bench.planner.next_step().unwrap();
+    bench.planner.begin(&step);
+    // Written again, then another file gets the name and leaves it.
+    bench.put(Op::Open, 1, 0, "a", &staged(1).name());
+    bench.rename(2, "b", "a");
+    bench.rename(2, "a", "b");
+    bench.planner.commit(&step);
+    bench.close(2);
+    assert_eq!(bench.run(), ["-a", "b=2 -a"]);
 }

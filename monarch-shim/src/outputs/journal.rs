@@ -63,8 +63,10 @@ impl<'r> Journal<'r> {
             core::slice::from_raw_parts_mut(base, len.min(BLOCK_BYTES))
         };
         let seq = state.seq.load(Ordering::Acquire).wrapping_add(1);
+        let node_news = state.node_news.load(Ordering::Acquire);
         let header = Header {
             seq,
+            node_news,
             id: about.id,
             flags: about.flags,
             time_ns: kernel::now_ns(),
@@ -78,10 +80,7 @@ impl<'r> Journal<'r> {
         // twice.
         state.seq.store(seq, Ordering::Release);
         state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
-        // (A barrier changes no file.)
-        if op != Op::Barrier {
-            state.last_id.store(about.id, Ordering::Relaxed);
-        }
+        state.appended(op, about.id, node_news);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
             self.entry.set(seq);

@@ -279,8 +279,8 @@ impl Merged {
             let rel = child(place.rel(), name.name)?;
             let entry = tree::read(root, rel.get())?;
             if pending.names.has(name.name) {
-                // A link of the overlay replaces another one, and has its own number. Of a file that
-                // was published meanwhile the PFS may have listed the one that it replaced.
+                // A link of the overlay replaces another one, and has its own number. Of a file
+                // that was published meanwhile the PFS may have listed the one that it replaced.
                 let is_published = || matches!(entry, Entry::Clean(_) | Entry::Nothing) && name.kind != libc::DT_DIR;
                 if matches!(entry, Entry::Symlink(_)) || is_published() {
                     return Ok(());

@@ -147,7 +147,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     // The agent says under the lock what it is about to publish, and until it is there.
     let published = known.published || matches!(entry, Entry::File(file) if is_published(place, file));
     // If something else came after it, the agent publishes it before it removes it.
-    let may_appear = published || root.state().last_id.load(Ordering::Acquire) != id;
+    let may_appear = published || !root.state().is_last_closed(id);
     let whiteout = if known.waits && may_appear { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };

@@ -12,7 +12,6 @@ use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_guest::sys::{self, Fd};
@@ -197,7 +196,7 @@ fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
     let root = &place.root;
     let is_last = |root: &Root| {
         let state = root.state();
-        state.last_id.load(Ordering::Acquire) == file.id && !state.is_publishing(file.id)
+        state.is_last_closed(file.id) && !state.is_publishing(file.id)
     };
     if how.flags & libc::O_CREAT != 0 && how.can_be_staged() && !is_last(root) && !is_written(root, file) {
         return replace(place, how, file);

@@ -332,7 +332,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let flags = if was_published { flag::PUBLISHED } else { 0 };
     tree::make_parents(&root, to.rel())?;
     // If something else came after it, the agent gives it this name before the next one.
-    let is_last = root.state().last_id.load(Ordering::Acquire) == file.id;
+    let is_last = root.state().is_last_closed(file.id);
     let may_appear = was_published || !is_last && !through::is_temporary(from.rel(), to.rel());
     let whiteout = if may_appear { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
     journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;

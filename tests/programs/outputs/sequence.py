@@ -137,10 +137,6 @@ class States:
             # A rename of what was never published is the publication of one name, then the removal of the other.
             if kind == "rename" and name == words[0] and got in self.earlier(name, k):
                 continue
-            # So is the rewriting of a file that was renamed just before.
-            before, others = self.ops[k - 2] if k > 1 else ("", ())
-            if before == "rename" and kind == "write" and others == (name, words[0]) and got in self.earlier(name, k - 1):
-                continue
             wrong.append(name)
         return wrong
 

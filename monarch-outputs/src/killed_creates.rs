@@ -1,0 +1,73 @@
+//! Processes that were killed while they made a part file.
+
+use crate::processes::is_alive;
+use monarch_abi::outputs::making::{Left, MAKING_SLOTS};
+use monarch_abi::outputs::state::State;
+use std::time::{Duration, Instant};
+
+/// How long a create may still be under way on the PFS after its process was killed.
+const CREATE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Since when the processes that have the slots of [`State::making`] are known to be killed.
+#[derive(Debug, Default)]
+pub struct KilledCreates([Option<Instant>; MAKING_SLOTS]);
+
+impl KilledCreates {
+    /// Frees the slots of killed processes, after their part files were removed by `remove`, which
+    /// says whether nothing is left to be done.
+    pub fn clean_up(&mut self, state: &State, mut remove: impl FnMut(&Left) -> bool) {
+        for (slot, since) in state.making.iter().zip(&mut self.0) {
+            let Some(left) = slot.left().filter(|left| !is_alive(left.pid, left.since_ns)) else {
+                *since = None;
+                continue;
+            };
+            let is_over = since.get_or_insert_with(Instant::now).elapsed() >= CREATE_TIMEOUT;
+            if left.id == 0 || remove(&left) || is_over {
+                *since = None;
+                slot.free();
+            }
+        }
+    }
+
+    /// Whether a part file may still appear.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.0.iter().any(Option::is_some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn a_part_file_that_appears_after_its_process_was_killed_is_removed() {
+        let state = State::new_zeroed();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        assert!(state.making[3].claim(child.id(), 0, b"dir"));
+        state.making[3].begin(7);
+        child.wait().unwrap();
+        let mut killed = KilledCreates::default();
+        // It is not there yet.
+        killed.clean_up(&state, |_| false);
+        assert!(killed.is_waiting() && state.making[3].is_taken());
+        killed.clean_up(&state, |left| left.id == 7 && left.dir() == b"dir");
+        assert!(!killed.is_waiting() && !state.making[3].is_taken());
+    }
+
+    #[test]
+    fn a_part_file_that_never_appears_is_waited_for_half_a_second() {
+        let state = State::new_zeroed();
+        assert!(state.making[0].claim(u32::MAX, 0, b""));
+        state.making[0].begin(7);
+        let mut killed = KilledCreates::default();
+        let began = Instant::now();
+        killed.clean_up(&state, |_| false);
+        while killed.is_waiting() {
+            std::thread::sleep(Duration::from_millis(5));
+            killed.clean_up(&state, |_| false);
+        }
+        assert!(began.elapsed() >= CREATE_TIMEOUT && !state.making[0].is_taken());
+    }
+}
