@@ -87,6 +87,11 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl ConfigArgs {
+    /// Whether they say where the tiers are.
+    pub(crate) fn names_tiers(&self) -> bool {
+        self.config.is_some() || !self.tier.is_empty()
+    }
+
     /// Loads and checks the configuration.
     ///
     /// # Errors

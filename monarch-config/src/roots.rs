@@ -137,9 +137,14 @@ fn directory(cx: &Context<'_>, key: &Key, path: &Path, purpose: Purpose) -> Resu
             Err(cx.error(ErrorKind::BadRoot, key, format!("{shown} is not a directory"), remedy))
         }
         Err(error) => {
-            let remedy = format!(
-                "check the spelling, and with `ls -d {shown}` that it is mounted on this node and that you may enter it"
-            );
+            let is_to_be_made = purpose == Purpose::Output && error.kind() == std::io::ErrorKind::NotFound;
+            let remedy = if is_to_be_made {
+                format!("make it, if it is spelled well and its file system is mounted: `mkdir -p {shown}`")
+            } else {
+                format!(
+                    "check the spelling, and with `ls -d {shown}` that it is mounted on this node and that you may enter it"
+                )
+            };
             Err(cx.error(ErrorKind::BadRoot, key, format!("cannot use {shown}: {error}"), remedy))
         }
     }

@@ -73,6 +73,10 @@ pub(crate) fn main(args: &FlushArgs) -> Result<ExitCode> {
         say::json(&rest)?;
     }
     if verdict == Verdict::Done {
+        if !args.quiet && !args.json {
+            rest.iter()
+                .for_each(|s| say::note(format_args!("{}: all that was written so far is published", s.path.shown())));
+        }
         return Ok(if begun.all_answered() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     rest.iter().filter(|s| s.pending > 0).for_each(|s| say::err(format_args!("{}", lines::rest(s))));

@@ -44,7 +44,8 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
     let all: Vec<PathBuf> = outputs.found.iter().map(|found| found.status.staging.clone()).collect();
     let (drained, left): (Vec<_>, Vec<_>) = outputs.found.into_iter().partition(|found| found.is_drained);
     if left.is_empty() && !args.json {
-        say::note(format_args!("no earlier job has left anything to publish; name its tier with --tier"));
+        let hint = if args.config.names_tiers() { "" } else { "; name its tier with --tier" };
+        say::note(format_args!("no earlier job has left anything to publish{hint}"));
     }
     let (mut done, mut failed) = (Vec::new(), !outputs.is_complete);
     for found in &left {

@@ -200,7 +200,7 @@ fn a_flush_publishes_what_an_open_file_has() {
     job.until_written("written");
     assert_eq!(p.published("grows.bin"), None);
     let file = p.out.join("grows.bin");
-    says(&p.monarch(&["flush", "--open", file.to_str().unwrap()]), 0, &[]);
+    says(&p.monarch(&["flush", "--open", file.to_str().unwrap()]), 0, &["all that was written so far is published"]);
     assert_eq!(p.published("grows.bin"), Some(6));
     job.write(b"\n");
     job.end().good();

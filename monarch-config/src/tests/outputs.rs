@@ -99,7 +99,12 @@ fn what_is_wrong_with_an_output_root_is_said() {
     refused("outputs: [7]\n", WrongType, 4, &["a path, or a path with settings", "fsync: publish"]);
     refused("outputs: [{ tier: ram }]\n", Missing, 4, &["this output root has no path", "add `path:"]);
     refused("outputs: [{ path: /out, fsnc: local }]\n", UnknownKey, 4, &["`fsnc`", "did you mean `fsync`?"]);
-    refused("outputs: [/scratch/run/none]\n", BadRoot, 4, &["outputs[0]", "No such file", "mounted on this node"]);
+    refused(
+        "outputs: [/scratch/run/none]\n",
+        BadRoot,
+        4,
+        &["outputs[0]", "No such file", "`mkdir -p /scratch/run/none`"],
+    );
     refused("outputs: [/scratch/list.txt]\n", BadRoot, 4, &["is not a directory", "files of the output"]);
     refused("outputs: [run]\n", BadRoot, 4, &["relative path", "beginning with /"]);
     refused("outputs: [$SCRATCH/run]\n", BadRoot, 4, &["not filled in"]);
