@@ -54,8 +54,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
-    let mut last_entry = begin.seq;
-    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last_entry)
+    let mut last = LastRecords { entry: begin.seq, node_news: 0 };
+    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last)
         .map_err(|source| OutputsError::Io { what: "read", path: staging.path().join(JOURNAL), source })?;
     if end == End::Torn && of_this_boot && !is_salvage {
         return Err(OutputsError::Damaged { path: staging.path().join(JOURNAL), what: "a record below its end" });
@@ -67,7 +67,9 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.tail.store(reader.offset(), Ordering::Release);
     state.seq.store(planner.last_seq().max(known_seq).max(logged_seq), Ordering::Release);
     state.published.store(planner.published(), Ordering::Release);
-    state.last_entry.store(last_entry, Ordering::Release);
+    state.last_entry.store(last.entry, Ordering::Release);
+    // A state file that is new after a loss of power must not take old news for its own.
+    state.node_news.fetch_max(last.node_news, Ordering::AcqRel);
     state.last_closed.store(0, Ordering::Release);
     state.end_publishing();
     state.sleepers.store(0, Ordering::Release);
@@ -94,14 +96,21 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     Ok(Loaded { planner, reader, log, clean })
 }
 
-/// Feeds the records, and between them what was logged, as it came. `last_entry`: the last record
-/// that has a place in the order.
+/// What the state says of the records.
+struct LastRecords {
+    /// The last one that has a place in the order.
+    entry: u64,
+    /// The most news of other nodes that one has.
+    node_news: u32,
+}
+
+/// Feeds the records, and between them what was logged, as it came.
 fn replay(
     reader: &mut JournalReader,
     limit: u64,
     base: u64,
     entries: &[LogEntry],
-    last_entry: &mut u64,
+    last: &mut LastRecords,
 ) -> std::io::Result<(Planner, End)> {
     let mut planner = Planner::after(base);
     planner.begin_replay();
@@ -114,8 +123,9 @@ fn replay(
             apply(&mut planner, entry);
         }
         planner.record(record);
+        last.node_news = last.node_news.max(record.header.node_news);
         if record.op != Op::Open {
-            *last_entry = record.header.seq.max(*last_entry);
+            last.entry = last.entry.max(record.header.seq);
         }
     })?;
     for entry in logged {

@@ -80,7 +80,7 @@ impl Entry {
 
 /// The plan of one output root.
 ///
-/// Methods: 66, because facts, questions and the rules between them share all of its maps.
+/// Methods: 67, because facts, questions and the rules between them share all of its maps.
 /// Fields: 16, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
@@ -725,10 +725,7 @@ impl Planner {
                 return Committed { names, file: Some(published.staged), visible };
             }
             Action::Skip(staged) => {
-                let left = self.files.get(&staged.id).map(|file| file.left.clone()).unwrap_or_default();
-                names.extend(left.iter().map(|left| left.name.clone()));
-                self.cancel(staged.id);
-                self.unlink_left(left.into_iter().filter(|left| left.guard != Guard::Nothing).collect(), 0);
+                names.extend(self.leave_out(staged.id));
             }
             Action::Symlink(path, _) | Action::Unlink(path, _) | Action::Rmdir(path) => {
                 self.claims.remove(path, key);
@@ -736,6 +733,16 @@ impl Planner {
         }
         drop(entry);
         Committed { names, file: None, visible: false }
+    }
+
+    /// Cancels a file that the next entry replaces; the names that it has left. What an earlier agent
+    /// may have published under them is removed.
+    fn leave_out(&mut self, id: u64) -> Vec<Vec<u8>> {
+        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        let names = left.iter().map(|left| left.name.clone()).collect();
+        self.cancel(id);
+        self.unlink_left(left.into_iter().filter(|left| left.guard != Guard::Nothing).collect(), 0);
+        names
     }
 
     /// Removes a published file from the plan; names whose claims went with it.
@@ -1047,7 +1054,7 @@ impl Planner {
         if id == 0 {
             self.replay_other(place);
         } else if is_skip {
-            self.cancel(id);
+            self.leave_out(id);
         } else if is_former {
             self.former_was_published(id, place);
         } else if self.files.contains_key(&id) {

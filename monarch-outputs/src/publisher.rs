@@ -271,9 +271,8 @@ impl Publisher {
     /// Tells processes what is about to change, and hides what the job is not to see any more. The
     /// caller holds the lock of the journal and has read all records.
     pub fn announce(&self, planner: &Planner, step: &Step) {
-        if let Action::Publish(file) = &step.action {
-            self.staging.state().begin_publishing(self.batch.len(), file.staged.id);
-        }
+        let id = if let Action::Publish(file) = &step.action { file.staged.id } else { 0 };
+        self.staging.state().begin_publishing(self.batch.len(), id);
         if let Some(name) = planner.hidden_by_job(step) {
             self.hide(name);
         }
@@ -292,6 +291,7 @@ impl Publisher {
     /// Nothing is being published. With the lock held.
     fn retract(&self) {
         self.staging.state().end_publishing();
+        self.staging.map().notify_processes();
     }
 
     /// A step has failed: nothing is being published.
@@ -516,10 +516,9 @@ impl Publisher {
                 }
             }
         }
-        // Processes that wait for that look again when they hear what the plan says.
-        self.retract();
         plan.follow();
         drop(plan);
+        self.retract();
         for staged in &out.removed {
             staging.remove_data(staged);
         }

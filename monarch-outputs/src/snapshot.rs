@@ -131,6 +131,7 @@ impl Snapshot {
             .and_then(|()| target.sync_dir(parent(&self.name)).map_err(fail("sync the directory")));
         let _lock = staging.lock_journal().map_err(|_| fail("lock the journal")(Errno::IO))?;
         staging.state().end_publishing();
+        staging.map().notify_processes();
         done.map(|()| true)
     }
 }

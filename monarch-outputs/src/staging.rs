@@ -342,8 +342,8 @@ impl StagingDir {
         let record = record::write(&mut out, header, op, b"", b"").ok_or(Errno::NAMETOOLONG)?;
         lock.file.write_all_at(record, tail).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         state.seq.store(seq, Ordering::Release);
-        state.tail.store(tail + record.len() as u64, Ordering::Release);
         state.appended(op, id, node_news);
+        state.tail.store(tail + record.len() as u64, Ordering::Release);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
         }

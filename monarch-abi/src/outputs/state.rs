@@ -122,7 +122,8 @@ pub struct State {
 crate::mem::pod!(State);
 
 impl State {
-    /// A record was appended. With the lock of the journal held.
+    /// A record was written, and is to be appended: before that, so that a process that is killed in
+    /// between leaves no record of which this does not tell. With the lock of the journal held.
     pub fn appended(&self, op: Op, id: u64, node_news: u32) {
         // (A barrier changes no file.)
         if op != Op::Barrier {
@@ -140,7 +141,7 @@ impl State {
             && self.last_news.load(Ordering::Acquire) == u64::from(self.node_news.load(Ordering::Acquire))
     }
 
-    /// The agent publishes this staged file from now on, as the `nth` at a time.
+    /// The agent publishes this staged file from now on, as the `nth` entry of a batch; 0: no file.
     pub fn begin_publishing(&self, nth: usize, id: u64) {
         if let Some(slot) = self.publishing.get(nth) {
             slot.store(id, Ordering::Release);

@@ -429,3 +429,17 @@ fn a_file_that_loses_its_name_while_it_is_published_is_removed() {
     bench.close(2);
     assert_eq!(bench.run(), ["-a", "b=2 -a"]);
 }
+
+#[test]
+fn what_a_file_that_was_left_out_may_have_left_is_removed_by_the_next_agent() {
+    let mut bench = Bench::new();
+    bench.planner.begin_replay();
+    bench.write(1, "a");
+    bench.rename(1, "a", "b");
+    bench.write(2, "b");
+    // The agent before has logged that it left the file out, and no more. One before that may have
+    // published it as `a`.
+    bench.planner.replay_done(Place { seq: 3, sub: 0 }, 1, true);
+    bench.planner.end_replay();
+    assert_eq!(bench.run(), ["-a", "b=2"]);
+}

@@ -21,7 +21,7 @@ fn client() -> (Slowfs, tempfile::TempDir, [tempfile::TempDir; 1]) {
 type Call = fn(&dyn OutputTarget) -> Result<()>;
 
 /// Each call about a name in the directory `sub`.
-const CALLS: [(&str, Call); 9] = [
+const CALLS: [(&str, Call); 10] = [
     ("open", |t| t.open(b"sub/old").map(drop)),
     ("open a part file", |t| t.open(b"sub/.monarch-part-1-1").map(drop)),
     ("create", |t| t.create(b"sub/new", 0o600).map(drop)),
@@ -30,11 +30,12 @@ const CALLS: [(&str, Call); 9] = [
     ("rename out of it", |t| t.rename(b"sub/old", b"new")),
     ("rename into it", |t| t.rename(b"top", b"sub/new")),
     ("unlink", |t| t.unlink(b"sub/old")),
+    ("rmdir", |t| t.rmdir(b"sub/dir")),
     ("symlink", |t| t.symlink(b"sub/new", b"x")),
 ];
 
 fn fill(dir: &Path) {
-    std::fs::create_dir(dir).unwrap();
+    std::fs::create_dir_all(dir.join("dir")).unwrap();
     std::fs::write(dir.join("old"), "x").unwrap();
     std::fs::write(dir.join(".monarch-part-1-1"), "x").unwrap();
 }

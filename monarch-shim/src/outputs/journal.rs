@@ -79,8 +79,8 @@ impl<'r> Journal<'r> {
         // A process that is killed between two of these leaves a gap in the numbers, and no number
         // twice.
         state.seq.store(seq, Ordering::Release);
-        state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
         state.appended(op, about.id, node_news);
+        state.tail.store(tail.wrapping_add(record.len() as u64), Ordering::Release);
         if op != Op::Open {
             state.last_entry.store(seq, Ordering::Release);
             self.entry.set(seq);

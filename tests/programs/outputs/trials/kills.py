@@ -70,7 +70,7 @@ def survivors(states, done, seen):
             left = {n: v for n, v in seen.items() if not (n.startswith(f"{words[0]}.partial-") and v in parts)}
             # (The version that was closed just before is cut in place, as by direct writing: the one before it stays.)
             is_again = done and states.ops[done - 1][0] == "write" and states.ops[done - 1][1][0] == words[0]
-            kept = parts | {None} | set(states.earlier(words[0], done) if is_again else [])
+            kept = parts | {None} | set(states.earlier(words[0], done)[-1:] if is_again else [])
             wrong = [n for n in states.after[done].keys() | left.keys() if states.plain(states.after[done].get(n)) != left.get(n) and not (n == words[0] and left.get(n) in kept)]
             if not wrong:
                 return done, []
