@@ -94,8 +94,11 @@ pub fn without_rotation(name: &[u8]) -> &[u8] {
     }
 }
 
+/// Fewest letters and digits that are taken for a random part of a name that nothing sets off.
+const RANDOM_CHARS: usize = 6;
+
 /// Whether a path looks temporary beside the one that a file gets by a rename, so that readers do
-/// not look for it: the new name is a part of it, or it says so.
+/// not look for it: the new name is a part of it, set off or beside random letters, or it says so.
 #[must_use]
 pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
     let last = |path: &[u8]| path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
@@ -103,7 +106,15 @@ pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
     let has =
         |path: &[u8], word: &[u8]| (0..path.len()).any(|at| path.get(at..).is_some_and(|rest| begins(rest, word)));
     let (old_name, new_name) = (old.get(last(old)..).unwrap_or_default(), new.get(last(new)..).unwrap_or_default());
-    let is_longer = !new_name.is_empty() && old_name.len() > new_name.len() && has(old_name, new_name);
+    let is_end = |c: Option<&u8>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
+    let is_part_at = |at: usize| {
+        let behind = at + new_name.len();
+        let is_random = |chars: usize| chars >= RANDOM_CHARS;
+        let is_set_off = is_end(at.checked_sub(1).and_then(|before| old_name.get(before))) || is_random(at);
+        let ends = is_end(old_name.get(behind)) || is_random(old_name.len().saturating_sub(behind));
+        is_set_off && ends && old_name.get(at..).is_some_and(|rest| begins(rest, new_name))
+    };
+    let is_longer = !new_name.is_empty() && old_name.len() > new_name.len() && (0..old_name.len()).any(is_part_at);
     let words: [&[u8]; 4] = [b"tmp", b"temp", b"partial", b"incomplete"];
     is_longer || words.iter().any(|word| has(old, word) && !has(new, word))
 }
@@ -131,6 +142,8 @@ mod tests {
         let temporary = [
             ("model.pt.tmp", "model.pt"),
             (".model.pt.a1B2", "model.pt"),
+            ("model.ptk3v9_x2q", "model.pt"),
+            ("a1b2c3model.pt", "model.pt"),
             ("c/0.0.3f2a.partial", "c/0.0"),
             ("run/TMP123", "run/model.pt"),
             ("run/ckpt_temp/part-0", "run/ckpt.data"),
@@ -139,6 +152,9 @@ mod tests {
         let lasting = [
             ("last.ckpt", "last-v1.ckpt"),
             ("model.pt", "model.pt.bak"),
+            ("step10", "step1"),
+            ("step10.d", "p1"),
+            ("best_model.pt1", "model.pt"),
             ("ckpt.1", "ckpt.2"),
             ("a/model.pt", "b/model.pt"),
             ("tmp/a", "tmp/b"),
