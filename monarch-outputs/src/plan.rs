@@ -735,8 +735,8 @@ impl Planner {
         Committed { names, file: None, visible: false }
     }
 
-    /// Cancels a file that the next entry replaces; the names that it has left. What an earlier agent
-    /// may have published under them is removed.
+    /// Cancels a file that the next entry replaces; the names that it has left. What an earlier
+    /// agent may have published under them is removed.
     fn leave_out(&mut self, id: u64) -> Vec<Vec<u8>> {
         let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
         let names = left.iter().map(|left| left.name.clone()).collect();

@@ -122,8 +122,8 @@ pub struct State {
 crate::mem::pod!(State);
 
 impl State {
-    /// A record was written, and is to be appended: before that, so that a process that is killed in
-    /// between leaves no record of which this does not tell. With the lock of the journal held.
+    /// A record was written, and is to be appended: before that, so that a process that is killed
+    /// in between leaves no record of which this does not tell. With the lock of the journal held.
     pub fn appended(&self, op: Op, id: u64, node_news: u32) {
         // (A barrier changes no file.)
         if op != Op::Barrier {
