@@ -366,7 +366,7 @@ proptest! {
     #![proptest_config(jobs(1000))]
 
     /// After each record in turn an agent is killed, a process is, or a node is lost. Where a
-    /// process had files open, whose closes leave no records, only the end is compared from then on.
+    /// process had files open, whose closes leave no records, only the end is compared then.
     #[test]
     fn a_crash_of_agent_process_or_node_at_any_record_keeps_the_order(
         published in proptest::collection::vec(0..NAMES.len(), 0..3),
