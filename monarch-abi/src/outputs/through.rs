@@ -94,11 +94,12 @@ pub fn without_rotation(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Fewest letters and digits that are taken for a random part of a name that nothing sets off.
+/// Fewest characters that are taken for a random part of a name that nothing sets off.
 const RANDOM_CHARS: usize = 6;
 
 /// Whether a path looks temporary beside the one that a file gets by a rename, so that readers do
-/// not look for it: the new name is a part of it, set off or beside random letters, or it says so.
+/// not look for it: the new name is a part of it, set off or beside random characters, or it says
+/// so.
 #[must_use]
 pub fn is_temporary(old: &[u8], new: &[u8]) -> bool {
     let last = |path: &[u8]| path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A client that believes what it knows for ten minutes, and the tree as its server has it.
-fn client() -> (Slowfs, tempfile::TempDir, [tempfile::TempDir; 1]) {
+fn client() -> (Slowfs, tempfile::TempDir, tempfile::TempDir) {
     let (backing, mount) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let exe = std::env::current_exe().unwrap();
     let programs = std::env::var_os("MONARCH_E2E_BIN").map(PathBuf::from);
     let programs = programs.unwrap_or_else(|| exe.ancestors().nth(3).unwrap().join("release"));
     let fs = Slowfs::builder(backing.path(), mount.path()).program(programs.join("slowfs"));
     let fs = fs.attr_ttl(Duration::from_secs(600)).meta_latency(Duration::ZERO).data_latency(Duration::ZERO);
-    (fs.spawn().expect("slowfs of a release build"), backing, [mount])
+    (fs.spawn().expect("slowfs of a release build"), backing, mount)
 }
 
 type Call = fn(&dyn OutputTarget) -> Result<()>;

@@ -22,7 +22,7 @@ pub fn sleep(root: &Root, seen: u32) {
     sleep_up_to(root, seen, SLEEP_MS);
 }
 
-/// [`sleep`] for so long at most.
+/// [`sleep`] for `ms` milliseconds at most.
 pub fn sleep_up_to(root: &Root, seen: u32, ms: u64) {
     let state = root.state();
     state.waiters.fetch_add(1, Ordering::AcqRel);

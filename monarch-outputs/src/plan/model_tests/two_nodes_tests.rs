@@ -291,7 +291,8 @@ impl Pair {
         member.world.handles.clear();
     }
 
-    /// All is closed and published. What waits for a lost node waits until somebody decides.
+    /// The job closes all files, and the agents publish all. What waits for a lost node waits until
+    /// the other node takes it for gone, as `monarch recover` does.
     fn drain(&mut self) {
         for node in 0..2 {
             while !self.members[node].is_lost && !self.members[node].world.handles.is_empty() {
