@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Output roots beside the everyday suite: what is killed, frameworks, and suites of others.
 
-    tests/outputs.py kills [--how all|job|agent] [--rounds N] [--seed N]     a second or two a round
+    tests/outputs.py kills [--how all|job|both|agent] [--rounds N] [--seed N]     a second or two a round
     tests/outputs.py frameworks [NAME...]         needs environments of tests/venvs.sh; 20 minutes
     tests/outputs.py suites [NAME...]             CPython's own tests; 20 minutes
 
-`kills`: a job that changes names at random is killed at a random moment, with its agent (`all`), alone
-(`job`), or the agent alone, again and again (`agent`); then `monarch recover`. What a reader of the
+`kills`: a job that changes names at random is killed at a random moment, with its agent and `run`
+(`all`), alone (`job`), with its agent (`both`), or the agent alone, again and again (`agent`); then
+`monarch recover`. What a reader of the
 PFS sees all the time must be a state that the job had, and at the end the last one.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.

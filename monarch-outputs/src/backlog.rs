@@ -168,6 +168,12 @@ impl Marker {
         }
     }
 
+    /// Whether it is there, or may be.
+    #[must_use]
+    pub const fn may_be_there(&self) -> bool {
+        self.written.is_some()
+    }
+
     /// An earlier agent may have left it.
     pub fn expect(&mut self) {
         self.written.get_or_insert_with(|| {

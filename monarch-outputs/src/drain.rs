@@ -43,6 +43,8 @@ pub struct DrainView {
     pub look_wanted: AtomicU64,
     /// The last one after which the drain found nothing more to do.
     pub look_done: AtomicU64,
+    /// Whether the marker in the output root is there, or may be.
+    pub has_marker: AtomicBool,
 }
 
 impl DrainView {
@@ -86,6 +88,7 @@ impl Drain {
         plan.lock().planner.take_created();
         let mut marker = Marker::new(&staging.info().node);
         marker.expect();
+        view.has_marker.store(true, Ordering::Release);
         let publisher = Publisher::new(staging.clone(), context.target.clone(), log, keeps_clean);
         let now = Instant::now();
         let copier = Copier::new(context.clone());
@@ -485,6 +488,7 @@ impl Drain {
         drop((backlog, plan));
         status.pending_bytes = self.room.pending_bytes();
         self.marker.update(self.context.target.as_ref(), self.staging.info(), &status);
+        self.view.has_marker.store(self.marker.may_be_there(), Ordering::Release);
     }
 
     /// Ends copies that run, and takes the marker away if nothing is pending.

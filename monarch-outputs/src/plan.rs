@@ -81,7 +81,7 @@ impl Entry {
 /// The plan of one output root.
 ///
 /// Methods: 67, because facts, questions and the rules between them share all of its maps.
-/// Fields: 16, for the same reason.
+/// Fields: 17, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {
     files: HashMap<u64, PlannedFile>,
@@ -103,6 +103,9 @@ pub struct Planner {
     is_replaying: bool,
     /// Claims of steps that were logged: they count until the old journal is read.
     replayed: Vec<(Vec<u8>, ClaimKey)>,
+    /// Claims of steps and files that were logged. (The agent that did these steps had forgotten
+    /// most of them when it decided about later records.)
+    logged: BTreeSet<ClaimKey>,
 }
 
 impl Planner {
@@ -222,7 +225,9 @@ impl Planner {
         let Some(file) = self.files.get(&head.id) else { return };
         let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
         let keeps_turn = file.place.filter(|place| !is_temporary(&old, record.b) && self.stands_before_others(*place));
-        let guard = if keeps_turn.is_some() || was_on_pfs || self.claims.has_below(&old, (bound, 0)) {
+        let is_mergeable =
+            keeps_turn.is_none() && !was_on_pfs && !self.claims.has_below_but(&old, (bound, 0), &self.logged);
+        let guard = if !is_mergeable || self.claims.has_below(&old, (bound, 0)) {
             Guard::Any
         } else if self.is_replaying {
             Guard::File(staged)
@@ -234,7 +239,7 @@ impl Planner {
         self.claims.set(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
         self.leaving.insert(head.id);
         let Some(file) = self.files.get_mut(&head.id) else { return };
-        file.left.push(LeftName { seq, name: old.clone(), guard });
+        file.left.push(LeftName { seq, name: old.clone(), guard, is_mergeable });
         file.former.push(old.clone());
         file.name = record.b.to_vec();
         file.bound = seq;
@@ -357,7 +362,7 @@ impl Planner {
         };
         let place = if file.in_flight { file.place.or_else(begun) } else { file.place };
         // What it has left behind would go at an earlier place, where others may have been folded.
-        let leaves = file.left.iter().any(|left| left.guard == Guard::Any);
+        let leaves = file.left.iter().any(LeftName::holds_its_place);
         place.is_some_and(|place| leaves || self.stands_before_others(place))
     }
 
@@ -417,7 +422,7 @@ impl Planner {
     /// Removes the names that a cancelled file has left behind, in the places of its renames: what
     /// has got them since stays.
     fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) {
-        for LeftName { seq, name, guard } in left {
+        for LeftName { seq, name, guard, .. } in left {
             let place = self.free_place(seq, 1);
             self.enqueue_unlink(place, &name, guard, time_ns);
         }
@@ -849,7 +854,7 @@ impl Planner {
         let target = self.files.get(id)?.target();
         // What the file would leave behind has to be removed at its place. (What only an earlier
         // agent may have published is removed after it.)
-        if self.files.get(id)?.left.iter().any(|left| left.guard == Guard::Any) {
+        if self.files.get(id)?.left.iter().any(LeftName::holds_its_place) {
             return None;
         }
         let mut replaced = None;
@@ -1051,6 +1056,11 @@ impl Planner {
             }
         }
         let is_former = self.files.get(&id).is_some_and(|file| file.bound > place.seq);
+        if let Some(file) = self.files.get(&id) {
+            let left = file.left.iter().filter(|left| left.seq <= place.seq);
+            self.logged.extend(left.map(|left| (left.seq, 1)).chain((!is_former).then_some((file.bound, 0))));
+        }
+        self.logged.insert((place.seq, place.sub));
         if id == 0 {
             self.replay_other(place);
         } else if is_skip {
@@ -1081,7 +1091,7 @@ impl Planner {
         let mut name = None;
         for left in &mut file.left {
             if left.seq > place.seq {
-                left.guard = Guard::Any;
+                (left.guard, left.is_mergeable) = (Guard::Any, false);
                 name = Some(left.name.clone());
                 break;
             }
@@ -1117,6 +1127,7 @@ impl Planner {
     /// numbers.
     pub fn end_replay(&mut self) -> Vec<u64> {
         self.is_replaying = false;
+        self.logged.clear();
         for (path, key) in std::mem::take(&mut self.replayed) {
             self.claims.remove(&path, key);
         }

@@ -4,7 +4,8 @@
 //!   been renamed before.
 //! * Steps are done in batches: names are changed, then directories are synced, then the steps are
 //!   logged, then the overlay is changed under the lock of the journal. A batch touches each name
-//!   once, so that doing it again never brings back an older version.
+//!   once, and ends with what is left out, so that doing it again never brings back an older
+//!   version.
 
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
@@ -138,7 +139,11 @@ impl Publisher {
     /// Does a step.
     pub fn step(&mut self, step: &Step) -> StepEnd {
         let is_new = step.touches().all(|name| !self.touched.contains(name));
-        if !self.batch.is_empty() && (!is_new || self.batch.len() >= MAX_BATCH) {
+        let is_skip = |step: &Step| matches!(step.action, Action::Skip(_));
+        // An agent that does the batch again may have read more, and publish what this one has left
+        // out: over the version that replaced it.
+        let is_after_skip = self.batch.last().is_some_and(|done| is_skip(&done.step)) && !is_skip(step);
+        if !self.batch.is_empty() && (!is_new || is_after_skip || self.batch.len() >= MAX_BATCH) {
             return StepEnd::NeedsNewBatch;
         }
         let done = match &step.action {

@@ -324,11 +324,17 @@ impl Room {
         if room > most {
             self.withdraw(most);
         }
+        // Creators that wait go on without, when nothing is pending before them.
+        let answer = || {
+            if wanted > 0 {
+                self.staging.map().notify_processes();
+            }
+        };
         if room >= most || (wanted == 0 && room >= most / 2) {
-            return;
+            return answer();
         }
         // Creators take the room without the lock: what is added is reserved before.
-        let Some(reservation) = self.reserve(most - room) else { return };
+        let Some(reservation) = self.reserve(most - room) else { return answer() };
         let bytes = reservation.bytes();
         self.lock().room.push(reservation);
         state.room.fetch_add(bytes, Ordering::AcqRel);

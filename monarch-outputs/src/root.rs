@@ -219,7 +219,10 @@ impl RootDrain {
         // A process may have been killed meanwhile: its part file is removed before all is done. So
         // are those of files that the job has removed.
         status.open += state.making.iter().filter(|slot| slot.is_taken()).count() as u64;
-        if (status.pending, status.open) == (0, 0) && state.published.load(Ordering::Acquire) < planner.published() {
+        // The marker in the output root goes last.
+        let is_over = state.published.load(Ordering::Acquire) >= planner.published()
+            && !shared.view.has_marker.load(Ordering::Acquire);
+        if (status.pending, status.open) == (0, 0) && !is_over {
             status.open = 1;
         }
         drop(plan);

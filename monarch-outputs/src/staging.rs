@@ -428,13 +428,21 @@ impl StagingDir {
         let _ = rustix::fs::unlinkat(&self.data, &file.name()[..], AtFlags::empty());
     }
 
-    /// Allocates space behind the end of a staged file, without a change of its size.
+    /// Allocates space behind the end of a staged file, without a change of its size. Not of one
+    /// whose times the job has set since its last write: allocating sets them to now.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// [`Errno::AGAIN`] where the times were set; else what the kernel said.
     pub fn allocate(&self, file: &Staged, from: u64, bytes: u64) -> rustix::io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.data, &file.name()[..], flags, Mode::empty())?;
+        // Processes set times with the lock held.
+        let _lock = self.lock_journal().map_err(|_| Errno::IO)?;
+        let st = rustix::fs::fstat(&fd)?;
+        // A write sets both to the same time.
+        if (st.st_mtime, st.st_mtime_nsec) != (st.st_ctime, st.st_ctime_nsec) {
+            return Err(Errno::AGAIN);
+        }
         rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, from, bytes)
     }
 

@@ -1,7 +1,7 @@
 //! What each name is for the job, and what lies below that.
 
 use super::step::Claim;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Order of claims on a name: the record, and which of its names.
 pub(super) type ClaimKey = (u64, u32);
@@ -33,8 +33,13 @@ impl Claims {
 
     /// Whether an earlier claim says that the PFS has something of the name, or will have it.
     pub(super) fn has_below(&self, name: &[u8], key: ClaimKey) -> bool {
-        let is_on_pfs = |claim: &Claim| *claim != Claim::Left;
-        self.0.get(name).is_some_and(|claims| claims.range(..key).any(|(_, claim)| is_on_pfs(claim)))
+        self.has_below_but(name, key, &BTreeSet::new())
+    }
+
+    /// The same, but for these claims.
+    pub(super) fn has_below_but(&self, name: &[u8], key: ClaimKey, but: &BTreeSet<ClaimKey>) -> bool {
+        let counts = |(key, claim): (&ClaimKey, &Claim)| *claim != Claim::Left && !but.contains(key);
+        self.0.get(name).is_some_and(|claims| claims.range(..key).any(counts))
     }
 
     /// The last claim on a name: what the job sees.

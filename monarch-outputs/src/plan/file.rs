@@ -23,6 +23,17 @@ pub struct LeftName {
     pub name: Vec<u8>,
     /// What of that name the PFS has, to be removed after the publication.
     pub guard: Guard,
+    /// Whether the file may still be merged into a later entry: the name has nothing, or only what
+    /// an earlier agent has logged and removed before, as far as that can be told.
+    pub is_mergeable: bool,
+}
+
+impl LeftName {
+    /// Whether what the PFS has of the name is to be removed at the place of the file.
+    #[must_use]
+    pub fn holds_its_place(&self) -> bool {
+        self.guard == Guard::Any && !self.is_mergeable
+    }
 }
 
 /// A staged file that is not published, or whose publication is being done.

@@ -464,7 +464,9 @@ impl World {
             }
             return;
         };
-        if step.touches().any(|name| self.touched.contains(name)) {
+        let is_skip = |step: &Step| matches!(step.action, Action::Skip(_));
+        let is_after_skip = self.batch.last().is_some_and(is_skip) && !is_skip(&step);
+        if is_after_skip || step.touches().any(|name| self.touched.contains(name)) {
             self.planner.fail(step.place);
             return self.commit();
         }

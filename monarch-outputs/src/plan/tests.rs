@@ -443,3 +443,24 @@ fn what_a_file_that_was_left_out_may_have_left_is_removed_by_the_next_agent() {
     bench.planner.end_replay();
     assert_eq!(bench.run(), ["-a", "b=2"]);
 }
+
+/// An agent left out a version that the next one replaced, published that one, and was killed
+/// before it had logged either. Found by kills: the next agent knew of an earlier file with the
+/// temporary name of the version, which was published long ago, and published the version over the
+/// newer one.
+#[test]
+fn what_was_published_long_ago_changes_no_decision_of_a_replay() {
+    let mut bench = Bench::new();
+    bench.planner.begin_replay();
+    bench.write(1, "t.tmp");
+    bench.rename(1, "t.tmp", "c");
+    bench.planner.replay_done(Place { seq: 3, sub: 0 }, 1, false);
+    bench.write(2, "t.tmp");
+    bench.rename(2, "t.tmp", "d");
+    bench.write(3, "u.tmp");
+    bench.rename(3, "u.tmp", "d");
+    bench.symlink("s", "d");
+    bench.planner.end_replay();
+    assert_eq!(bench.copy(), [3]);
+    assert_eq!(bench.run(), ["skip 2", "-t.tmp", "d=3 -u.tmp", "s->d"]);
+}

@@ -118,7 +118,12 @@ pub(super) unsafe fn descriptor(
     on_path: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    let result = unsafe { set_on_descriptor(fd, next, &on_path) };
+    let result = unsafe {
+        match flags {
+            0 => set_on_descriptor(fd, || outputs::descriptors::without_agent(fd, next), &on_path),
+            _ => set_on_descriptor(fd, next, &on_path),
+        }
+    };
     outputs::descriptors::attributes_changed(fd, result, flags);
     // The agent may have published it before it read that.
     if result == 0

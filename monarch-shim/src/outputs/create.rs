@@ -18,11 +18,13 @@ use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::state::closed;
 use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
 use monarch_guest::absolute::Absolute;
-use monarch_guest::sys::{self, Fd};
+use monarch_guest::sys::{self, Fd, coarse_ms};
 
 /// How often a part file gets another number when its name is taken, by a staging directory that
 /// was restored from a backup.
 const MAX_PART_TRIES: usize = 8;
+/// How long the agent has to look for room, in milliseconds.
+const ANSWER_TIMEOUT_MS: u64 = 1000;
 /// Flags with which a file is not staged.
 const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_PATH | libc::O_DIRECTORY | libc::O_ASYNC;
 /// Flags that are not passed on when the staged file is opened.
@@ -162,8 +164,9 @@ fn refused(root: &Root) -> Result<(), Errno> {
 }
 
 /// Takes the first bytes of a file from the room. If there is too little, the creator waits until
-/// what is before it is published, so that a file which then goes through overtakes nothing. The
-/// wait ends with an error when the PFS begins to refuse.
+/// what is before it is published, so that a file which then goes through overtakes nothing, and
+/// until the agent has looked for room: one that has just started has not yet. The wait ends with
+/// an error when the PFS begins to refuse.
 fn has_room(root: &Root) -> Result<bool, Errno> {
     if root.map.take_room(FIRST_RESERVATION) {
         return Ok(true);
@@ -171,10 +174,13 @@ fn has_room(root: &Root) -> Result<bool, Errno> {
     let state = root.state();
     state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
     let before = barrier::begin(root);
+    let (done, began) = (state.done.load(Ordering::Acquire), coarse_ms());
+    let is_answered =
+        || state.done.load(Ordering::Acquire) != done || coarse_ms().saturating_sub(began) > ANSWER_TIMEOUT_MS;
     root.map.notify_agent();
     barrier::wait_until(root, |root| {
         state.room.load(Ordering::Acquire) >= FIRST_RESERVATION
-            || state.published.load(Ordering::Acquire) >= before
+            || state.published.load(Ordering::Acquire) >= before && is_answered()
             || state.closed.load(Ordering::Acquire) != closed::OPEN
             || refused(root).is_err()
     });

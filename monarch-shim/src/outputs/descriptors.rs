@@ -203,6 +203,21 @@ pub fn published(fd: c_int) -> Option<Absolute> {
     path
 }
 
+/// Sets times or mode of a descriptor by `set`. Meanwhile the agent allocates no space for a staged
+/// file, which would set its times to now. (`set` may be a function of another library that makes
+/// the call by one that is asked about here, too.)
+pub fn without_agent(fd: c_int, set: impl FnOnce() -> c_int) -> c_int {
+    let saved = errno::errno();
+    let staged = ctx::for_outputs().and_then(|ctx| staged(&ctx, fd));
+    let journal = staged.as_ref().and_then(|(root, _)| Journal::lock_soon(root).ok());
+    errno::set_errno(saved);
+    let result = set();
+    let said = errno::errno();
+    drop(journal);
+    errno::set_errno(said);
+    result
+}
+
 /// Attributes of a staged file change by a descriptor: the agent has to know if it has published
 /// the file already. `flags` are those of the record.
 pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {

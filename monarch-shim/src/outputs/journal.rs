@@ -30,9 +30,28 @@ pub struct About {
     pub flags: u16,
 }
 
+/// How often [`Journal::lock_soon`] tries, a millisecond apart.
+const TRIES: usize = 30;
+
 impl<'r> Journal<'r> {
     /// Waits for the lock.
     pub fn lock(root: &'r Root) -> Result<Self, Errno> {
+        Self::lock_by(root, |file| sys::lock(file.0, libc::LOCK_EX))
+    }
+
+    /// Waits for the lock, but not for long: this thread may have it already.
+    pub fn lock_soon(root: &'r Root) -> Result<Self, Errno> {
+        Self::lock_by(root, |file| {
+            (0..TRIES).any(|turn| {
+                if turn > 0 {
+                    order::sleep_up_to(root, root.state().done.load(Ordering::Acquire), 1);
+                }
+                sys::lock(file.0, libc::LOCK_EX | libc::LOCK_NB)
+            })
+        })
+    }
+
+    fn lock_by(root: &'r Root, take: impl FnOnce(&Fd) -> bool) -> Result<Self, Errno> {
         let signals = SignalsBlocked::begin();
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
@@ -41,7 +60,7 @@ impl<'r> Journal<'r> {
             Err(_) if is_gone() => return Err(GONE),
             file => file?,
         };
-        if !sys::lock(file.0, libc::LOCK_EX) {
+        if !take(&file) {
             return Err(libc::ENOLCK);
         }
         // (Its directory was renamed while this process waited.)

@@ -106,8 +106,23 @@ def times():
     print("times", wrong)
 
 
+def times_of_a_large_file():
+    """Set on the descriptor, as cp, tar and rsync do, while the agent makes room ahead of the writer."""
+    wrong = 0
+    for at in range(12):
+        with open(f"large_times{at}", "wb", buffering=0) as f:
+            for _ in range(5):
+                f.write(bytes(1 << 20))
+                time.sleep(at % 4 / 200)
+            os.utime(f.fileno(), ns=(1002003000, 4005006000))
+            time.sleep(at % 3 / 40)
+            wrong += os.fstat(f.fileno()).st_mtime_ns != 4005006000
+        wrong += os.stat(f"large_times{at}").st_mtime_ns != 4005006000
+    print("times of large files", wrong)
+
+
 rows = [word for word in sys.argv[1:] if not word.startswith("-")]
-for row in (set_meanwhile, removed_meanwhile, kept, large, times):
+for row in (set_meanwhile, removed_meanwhile, kept, large, times, times_of_a_large_file):
     if not rows or row.__name__ in rows:
         row()
 print("## end")

@@ -114,8 +114,8 @@ def round_of(place, how, seed):
                 kill(pid)
         else:
             children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
-            for pid in children:
-                kill(int(pid))
+            for pid in {int(p) for p in children} | (set(place.agent_pids()) if how == "both" else set()):
+                kill(pid)
         out, errors = job.communicate(timeout=200)
     done = done_of(ledger)
     problems = []
@@ -148,7 +148,7 @@ def kill(pid):
 
 def main(words):
     p = argparse.ArgumentParser(prog="tests/outputs.py kills")
-    p.add_argument("--how", choices=["all", "job", "agent"], default="all")
+    p.add_argument("--how", choices=["all", "job", "both", "agent"], default="all")
     p.add_argument("--rounds", type=int, default=20)
     p.add_argument("--seed", type=int, default=None, help="of the first round; rounds count on from it")
     p.add_argument("--disk", action="store_true", help="a tier on disk")
