@@ -11,7 +11,9 @@
 //! answer without a body.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use monarch_cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
+use monarch_cluster::http::{
+    Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth, session::Session,
+};
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -54,9 +56,10 @@ fn serve(dir: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A minimal client, the same for both servers.
+/// A minimal client, the same for both servers but for what the agent asks for: a session.
 struct Plain {
     stream: TcpStream,
+    session: Option<Session>,
     buf: Vec<u8>,
 }
 
@@ -64,23 +67,28 @@ impl Plain {
     fn new(addr: SocketAddr, login: bool) -> io::Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        let mut plain = Self { stream, buf: vec![0; 1 << 20] };
+        let mut plain = Self { stream, session: None, buf: vec![0; 1 << 20] };
         if login {
             let (_, head) = plain.ask("HEAD", "/", "")?;
             let value =
                 head.split("WWW-Authenticate: ").nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
-            let nonce = auth::parse_challenge(value).ok_or(io::ErrorKind::InvalidData)?;
+            let nonce = auth::parse_challenge(value).map_err(io::Error::other)?;
             let cnonce = auth::Nonce::random()?;
             let exchange = auth::Exchange { nonce, cnonce, client: "z", server: "o" };
-            let mac = exchange.proof(&key(), auth::Side::Client);
-            let credentials = auth::Credentials { node: "z".into(), nonce, cnonce, mac };
+            let credentials = auth::Credentials { node: "z".into(), nonce, cnonce, mac: exchange.proof(&key()) };
+            plain.session = Some(Session::new(&exchange, &key(), auth::Side::Client));
             plain.ask("HEAD", "/small/0", &format!("Authorization: {credentials}\r\n"))?;
         }
         Ok(plain)
     }
 
     fn ask(&mut self, method: &str, path: &str, lines: &str) -> io::Result<(u64, String)> {
-        self.stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n").as_bytes())?;
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}").into_bytes();
+        match &mut self.session {
+            Some(session) => session.outgoing.seal(&mut request),
+            None => request.extend(b"\r\n"),
+        }
+        self.stream.write_all(&request)?;
         let mut have = 0;
         let end = loop {
             match self.stream.read(&mut self.buf[have..])? {

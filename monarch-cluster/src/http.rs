@@ -5,25 +5,26 @@
 //! | [`server`] | answers: asynchronous, thousands of connections on few threads, files by `sendfile` |
 //! | [`client`] | asks: blocking, for the threads that copy files, with every wait bounded |
 //! | [`auth`] | both prove that they know the job's secret, once a connection |
+//! | [`session`] | what they send after that is authentic |
 //! | [`head`], [`path`], [`range`] | what is taken from the wire, and what is refused |
 //! | [`refusal`] | why a request is turned down |
 //!
-//! It is plain HTTP so that curl and load tools understand it; what is not in HTTP is three headers
-//! (`Monarch-Hops`, how many nodes passed a request on; `Monarch-Proof`, the server's half of
-//! [`auth`]; and the scheme `Monarch` of `Authorization`) and one habit: while an answer is being
-//! made, the server sends `102 Processing` every 100 ms. A client can tell by it an owner that is
-//! busy fetching the file from one that is gone, and gives up the latter soon however long the
-//! former may take.
+//! It is plain HTTP, so that people and tools that look at it understand it; what is not in HTTP is
+//! a few headers (`Monarch-Hops`, how many nodes passed a request on; `Monarch-Mac` and
+//! `Monarch-Tag` of [`session`]; and the scheme `Monarch` of `Authorization`) and one habit: while
+//! an answer is being made, the server sends `102 Processing` every 100 ms. A client can tell by it
+//! an owner that is busy fetching the file from one that is gone, and gives up the latter soon
+//! however long the former may take.
 
 pub mod auth;
 pub mod client;
 mod error;
 pub mod head;
-mod hex;
 pub mod path;
 pub mod range;
 pub mod refusal;
 pub mod server;
+pub mod session;
 
 pub use auth::Key;
 pub use client::{Peer, PeerOptions, Response, Sent};

@@ -5,6 +5,7 @@
 //! | [`discovery`] | finds the nodes of the job, in the environment that it was started in |
 //! | [`secret`] | the secret that the nodes share |
 //! | [`http`] | HTTP/1.1 between agents: server, client, authentication |
+//! | [`tag`] | tags of bytes, which only those make who know the key |
 //! | [`election`] | which node scans a root, and which one gets the index from which |
 //! | [`index_image`] | an index in a message |
 //! | [`membership`] | which nodes are up, by gossip and by what readers find |
@@ -17,9 +18,11 @@
 pub mod directory;
 pub mod discovery;
 pub mod election;
+mod hex;
 pub mod http;
 pub mod index_image;
 pub mod membership;
 pub mod node;
 pub mod secret;
 mod sync;
+pub mod tag;

@@ -13,7 +13,7 @@
 //! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
-//! | [`checksum_table`] | checksums of copies |
+//! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
 //! | [`output_order`] | questions about the order of what jobs write |
 //! | [`announcements`], [`holdings`] | what nodes inform each other of; what this one holds |
@@ -76,6 +76,7 @@ pub use traffic_stats::{Traffic, TrafficStats};
 use super::directory::Members;
 use super::http::{self, Key, Metrics};
 use super::membership::{self, Membership};
+use super::tag::TagKey;
 use announcements::Announcements;
 use announcer::Announcer;
 use background_runtime::BackgroundRuntime;
@@ -169,6 +170,7 @@ impl Node {
                 listen: intro.listen,
                 files: intro.listen,
                 members: intro.members.clone(),
+                is_closed: !cluster.partial,
                 key: intro.secret.derive("gossip"),
                 join_timeout: cluster.join_timeout,
                 interval: GOSSIP_PERIOD,
@@ -187,11 +189,14 @@ impl Node {
         let listen = http::Options {
             bandwidth_limit: cluster.bandwidth_limit,
             peer_bandwidth_limit: cluster.peer_bandwidth_limit,
+            // (Where torchrun names only the first node, the others are not known.)
+            members: (!cluster.partial).then(|| Arc::new(cluster.members.iter().cloned().collect())),
             ..http::Options::new(name, key.clone(), intro.listen)
         };
         let traffic = Arc::<TrafficStats>::default();
         let pool = Arc::new(PeerPool::new(options, key, (membership, BackgroundRuntime::new(gossip)), traffic.clone()));
-        let node = Self::wire(intro.secret.seed(), pool, traffic, (listen, server_runtime))?;
+        let keys = (intro.secret.seed(), TagKey::new(intro.secret.derive("tags")));
+        let node = Self::wire(keys, pool, traffic, (listen, server_runtime))?;
         tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
             members = cluster.members.len(), placement = ?cluster.placement, "one of several nodes");
         Ok(Some(node))
@@ -199,13 +204,14 @@ impl Node {
 
     /// Makes the components and begins to listen.
     fn wire(
-        seed: u64,
+        (seed, tags): (u64, TagKey),
         pool: Arc<PeerPool>,
         traffic: Arc<TrafficStats>,
         (listen, runtime): (http::Options, Runtime),
     ) -> Result<Self, NodeError> {
         let tables = Tables::new(pool.clone(), traffic.clone());
-        let copies = Arc::new(LocalCopies::new(tables.store.clone(), tables.sums.clone(), pool.options().peer_timeout));
+        let known = (tables.sums.clone(), tags.clone());
+        let copies = Arc::new(LocalCopies::new(tables.store.clone(), known, pool.options().peer_timeout));
         let reporter = Arc::new(StatusReporter::new(pool.clone(), tables.store.clone(), traffic.clone()));
         let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
         let exchange = Arc::new(IndexExchange::new(pool.clone(), tables.election.clone(), tables.startup.clone()));
@@ -228,7 +234,7 @@ impl Node {
         listener.admit(&pool.view());
         let announcer = Arc::new(tables.announcer(&listener));
         let inspector = Arc::new(CorruptionInspector::new(tables.reports.clone(), pool.clone(), copies, traffic));
-        let fetcher = Arc::new(tables.fetcher());
+        let fetcher = Arc::new(tables.fetcher(tags));
         let Tables { store, startup, sums, news, .. } = tables;
         let files = Arc::new(PeerFiles { fetcher, sums, news });
         Ok(Self {

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Talks to an agent's port as other nodes do not: raw bytes, with and without a proof.
 
-    stranger.py HOST PORT KEY_IN_HEX INDEX_IN_HEX
+    stranger.py HOST PORT KEY_IN_HEX INDEX_IN_HEX NAME_OF_A_NODE
 
 One JSON object: for each case the status and body of the answer (status 0: hung up without one),
 and which bytes of files or names came that should not.
 """
 import hashlib, hmac, json, os, socket, sys, time
 
-HOST, PORT, KEY, INDEX = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]), sys.argv[4]
+from aegis import mac as tag_of
+
+HOST, PORT, KEY, INDEX, ME = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]), *sys.argv[4:]
 
 
 def connect():
@@ -51,20 +53,36 @@ def challenge(c):
     return ask(c, "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")[1]["www-authenticate"].split('"')[1]
 
 
-def proof(nonce, key=KEY, me="stranger"):
+def proof(nonce, key=KEY, me=ME):
     cnonce = os.urandom(16).hex()
-    fields = ["monarch-client", "1", nonce, cnonce, me, HOST]
-    mac = hmac.new(key, "".join(f"{len(x)}:{x}," for x in fields).encode(), hashlib.sha256).hexdigest()
-    return f'Authorization: Monarch node="{me}", nonce="{nonce}", cnonce="{cnonce}", mac="{mac}"\r\n'
+
+    def code(label):
+        fields = [label, "2", nonce, cnonce, me, HOST]
+        return hmac.new(key, "".join(f"{len(x)}:{x}," for x in fields).encode(), hashlib.sha256)
+    line = f'Authorization: Monarch node="{me}", nonce="{nonce}", cnonce="{cnonce}", mac="{code("monarch-client").hexdigest()}"\r\n'
+    return line, [code(f"monarch-client {what}").digest() for what in ("heads", "bodies")]
 
 
-def inside():
-    """A connection that has proven itself."""
-    c = connect()
-    auth = proof(challenge(c))
-    status, headers, _ = ask(c, f"GET /v1/probe?1 HTTP/1.1\r\nHost: x\r\n{auth}\r\n")
-    assert (status, "monarch-proof" in headers) == (200, True), status
-    return c, auth
+class Inside:
+    """A connection that has proven itself: what it sends is authentic."""
+
+    def __init__(self, me=ME):
+        self.c, self.count = connect(), 0
+        self.auth, (self.heads, self.bodies) = proof(challenge(self.c), me=me)
+        self.first = self.seal(get("/v1/probe?1", self.auth))
+        self.status, headers, _ = ask(self.c, self.first.decode("latin1"))
+        assert me != ME or (self.status, "monarch-mac" in headers) == (200, True), self.status
+
+    def seal(self, text, body=b""):
+        lines = text[:-2].encode("latin1")
+        if body:
+            lines += b"Monarch-Tag: %s\r\n" % tag_of(self.bodies[:16], self.count.to_bytes(16, "little"), bytes(32) + body).hex().encode()
+        code = hmac.new(self.heads, self.count.to_bytes(8, "little") + lines, hashlib.sha256).hexdigest()[:32]
+        self.count += 1
+        return lines + f"Monarch-Mac: {code}\r\n\r\n".encode()
+
+    def ask(self, text, body=b""):
+        return ask(self.c, self.seal(text, body).decode("latin1"), body)
 
 
 def get(path, extra=""):
@@ -80,8 +98,8 @@ out = {}
 
 def case(name, given):
     status, headers, body = given
-    odd = sorted(k for k in headers if k.startswith("monarch"))
-    out[name] = dict(status=status, body=body[:300].decode("latin1"), odd=odd)
+    odd = sorted(k for k in headers if k.startswith("monarch") and k not in ("monarch-mac", "monarch-tag"))
+    out[name] = dict(status=status, body=body[:300].decode("latin1"), odd=odd, tag="monarch-tag" in headers)
 
 
 # Without a proof.
@@ -90,15 +108,18 @@ for path in ("/v1/status", f"/v1/files/{INDEX}/2", f"/v1/files/{INDEX}/2?keep", 
 for path in ("/v1/changed", "/v1/held", "/v1/join", "/v1/bid/0123456789abcdef"):
     case(f"stranger post {path}", ask(connect(), post(path, 40), bytes(40)))
 c = connect()
-case("wrong key", ask(c, get("/v1/status", proof(challenge(c), bytes(32)))))
+case("wrong key", ask(c, get("/v1/status", proof(challenge(c), bytes(32))[0])))
 c = connect()
 nonce = challenge(c)
 case("no sense", ask(c, get("/v1/status", "Authorization: Basic dXNlcjpwYXNz\r\n")))
-c, auth = inside()
-case("replayed, no challenge", ask(connect(), get("/v1/status", auth)))
+member = Inside()
+first = member.first.decode("latin1")
+case("replayed, no challenge", ask(connect(), first))
 other = connect()
 challenge(other)
-case("replayed, another challenge", ask(other, get("/v1/status", auth)))
+case("replayed, another challenge", ask(other, first))
+case("replayed, the same connection", ask(member.c, first))
+case("replayed, without a code", ask(Inside().c, get("/v1/status")))
 c = connect()
 for n in range(3):
     last = ask(c, get("/v1/status"))
@@ -120,19 +141,28 @@ for path in ("/v1/files/../../etc/passwd", "/v1/files/%2e%2e/%2e%2e/etc/passwd",
 
 # With a proof: a client that knows the secret gets indexed files and nothing else.
 for path in ("/v1/files/../../etc/passwd", "/v1/files/%2e%2e/etc/passwd", f"/v1/files/{INDEX}/%2e%2e"):
-    case(f"member path {path.replace(INDEX, 'INDEX')}", ask(inside()[0], get(path)))
-case("member good file", ask(inside()[0], get(f"/v1/files/{INDEX}/2")))
+    case(f"member path {path.replace(INDEX, 'INDEX')}", Inside().ask(get(path)))
+case("member good file", Inside().ask(get(f"/v1/files/{INDEX}/2")))
 for number in ("4000000000", "1000000", "0", "-1", "99999999999999999999", "3/../4", "passwd", ""):
-    case(f"member file {number}", ask(inside()[0], get(f"/v1/files/{INDEX}/{number}")))
-case("member index", ask(inside()[0], get(f"/v1/files/{'0' * 32}/2")))
-case("member short index", ask(inside()[0], get("/v1/files/12/3")))
-case("member range", ask(inside()[0], get(f"/v1/files/{INDEX}/2", "Range: bytes=99999999-\r\n")))
-case("member large body", ask(inside()[0], post("/v1/held", 17 << 20)))
-case("member nothing", ask(inside()[0], get("/v1/nothing")))
-case("member probe", ask(inside()[0], get(f"/v1/probe?{1 << 40}")))
+    case(f"member file {number}", Inside().ask(get(f"/v1/files/{INDEX}/{number}")))
+case("member index", Inside().ask(get(f"/v1/files/{'0' * 32}/2")))
+case("member short index", Inside().ask(get("/v1/files/12/3")))
+case("member range", Inside().ask(get(f"/v1/files/{INDEX}/2", "Range: bytes=99999999-\r\n")))
+changed = Inside()
+case("changed on its way", ask(changed.c, changed.seal(get("/v1/probe?1")).decode("latin1").replace("?1", "?2")))
+changed = Inside()
+case("changed body", ask(changed.c, changed.seal(post("/v1/held", 4), b"abcd").decode("latin1"), b"abce"))
+changed = Inside()
+later = [changed.seal(get(f"/v1/probe?{n}")).decode("latin1") for n in range(2)]
+case("changed order", ask(changed.c, later[1]))
+rogue = Inside(me="no-node-of-the-job")
+out["rogue member"] = dict(status=rogue.status, body="", odd=[])
+case("member large body", Inside().ask(post("/v1/held", 17 << 20)))
+case("member nothing", Inside().ask(get("/v1/nothing")))
+case("member probe", Inside().ask(get(f"/v1/probe?{1 << 40}")))
 for path in ("/v1/held", "/v1/changed", "/v1/join"):
     for name, body in (("short", b"\x01"), ("long", b"\xff" * 4096)):
-        case(f"member {name} {path}", ask(inside()[0], post(path, len(body)), body))
+        case(f"member {name} {path}", Inside().ask(post(path, len(body)), body))
 
 # A client that says nothing is not kept for long.
 start = time.monotonic()

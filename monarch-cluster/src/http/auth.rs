@@ -1,11 +1,11 @@
 //! How two nodes prove to each other that they know the job's secret, without sending anything that
 //! could be used again.
 //!
-//! A connection starts unauthenticated. The server answers its first request with 401 and a
-//! challenge, 16 random bytes that are good for this connection, once, for 10 s:
+//! A connection starts unauthenticated. The server answers its first request with 401, a challenge,
+//! 16 random bytes that are good for this connection, once, for 10 s, and its version:
 //!
 //! ```text
-//! WWW-Authenticate: Monarch nonce="<32 hex digits>"
+//! WWW-Authenticate: Monarch nonce="<32 hex digits>", version="2"
 //! ```
 //!
 //! The client asks again and adds a challenge of its own and a proof:
@@ -14,42 +14,43 @@
 //! Authorization: Monarch node="<its name>", nonce="<the server's>", cnonce="<its own>", mac="<64 hex digits>"
 //! ```
 //!
-//! The answer to that carries the server's proof in `Monarch-Proof`; the client hangs up if it is
-//! not there or wrong. From then on the connection is authenticated and nothing is added to its
-//! requests. Both proofs are HMAC-SHA256 under the 32-byte key over six fields, each as a netstring
-//! (`<length>:<bytes>,`), so that no two lists of fields look the same: `monarch-client` or
-//! `monarch-server`, the protocol's version (`1`), nonce, cnonce (both in hex), the client's name,
-//! the server's name. The names keep a proof that was meant for one server from being passed on to
-//! another.
+//! That request and all that follows on the connection, in both directions, is authentic by codes
+//! under keys that both sides derive from the exchange ([`session`](super::session)): so the
+//! server's first answer proves that it knows the secret, and the client hangs up otherwise. The
+//! proof and these keys are HMAC-SHA256 under the 32-byte key over fields, each as a netstring
+//! (`<length>:<bytes>,`), so that no two lists of fields look the same: `monarch-client` (the keys:
+//! `monarch-client heads`, `monarch-client bodies`, and the same of `monarch-server`), the
+//! protocol's version (`2`), nonce, cnonce (both in hex), the client's name, the server's name. The
+//! names keep a proof that was meant for one server from being passed on to another.
 //!
-//! What this does not do: nothing is encrypted, and an attacker who can rewrite packets between the
-//! nodes can take over a connection after the proofs. It keeps out other users and jobs on the
-//! network.
+//! What this does not do: nothing is encrypted.
 //!
 //! By hand, from bash (`$key` in hex; `$me` any name, `$it` the server's):
 //!
 //! ```text
 //! ns() { for f; do printf '%d:%s,' ${#f} "$f"; done; }
-//! hmac() { openssl dgst -sha256 -mac HMAC -macopt hexkey:$key -r | cut -d' ' -f1; }
+//! hmac() { openssl dgst -sha256 -mac HMAC -macopt hexkey:$1 -r | cut -d' ' -f1; }
 //! exec 3<>/dev/tcp/$host/$port
 //! printf 'HEAD / HTTP/1.1\r\nHost: x\r\n\r\n' >&3
 //! while IFS= read -r line <&3 && [ "$line" != $'\r' ]; do case $line in *nonce=*) n=${line#*\"}; n=${n%%\"*};; esac; done
-//! c=$(openssl rand -hex 16); mac=$(ns monarch-client 1 $n $c $me $it | hmac)
-//! printf 'GET /path HTTP/1.1\r\nHost: x\r\nConnection: close\r\n' >&3
-//! printf 'Authorization: Monarch node="%s", nonce="%s", cnonce="%s", mac="%s"\r\n\r\n' $me $n $c $mac >&3
-//! cat <&3
+//! c=$(openssl rand -hex 16); mac=$(ns monarch-client 2 $n $c $me $it | hmac $key)
+//! heads=$(ns 'monarch-client heads' 2 $n $c $me $it | hmac $key)
+//! head=$(printf 'GET /path HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Monarch node="%s", ' $me)
+//! head+=$(printf 'nonce="%s", cnonce="%s", mac="%s"\r' $n $c $mac)
+//! code=$({ head -c 8 /dev/zero; printf '%s\n' "$head"; } | hmac $heads | head -c 32)
+//! printf '%s\nMonarch-Mac: %s\r\n\r\n' "$head" $code >&3; cat <&3
 //! ```
 
-use super::hex;
+use crate::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 use std::io;
 use subtle::ConstantTimeEq;
 
-/// Version of the protocol; part of what is proven, so that nodes of different versions refuse each
-/// other here.
-const VERSION: &str = "1";
+/// Version of the protocol. A client goes by that of the challenge; it is part of what is proven as
+/// well, so that nobody on the path makes two nodes believe that they speak the same one.
+const VERSION: &str = "2";
 /// Longest name of a node.
 const MAX_NAME_BYTES: usize = 255;
 
@@ -97,7 +98,7 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// Whose proof it is.
+/// One of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The node that asks.
@@ -120,21 +121,31 @@ pub struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// The proof of one side.
+    /// The client's proof.
     #[must_use]
-    pub fn proof(&self, key: &Key, side: Side) -> [u8; 32] {
-        let label = match side {
-            Side::Client => "monarch-client",
-            Side::Server => "monarch-server",
-        };
-        let fields = [label, VERSION, &self.nonce.to_string(), &self.cnonce.to_string(), self.client, self.server];
-        mac(key, &fields)
+    pub fn proof(&self, key: &Key) -> [u8; 32] {
+        self.code(key, "monarch-client")
     }
 
-    /// Whether `given` is the proof of that side; takes the same time whatever is wrong with it.
+    /// Whether `given` is the client's proof; takes the same time whatever is wrong with it.
     #[must_use]
-    pub fn proves(&self, key: &Key, side: Side, given: &[u8; 32]) -> bool {
-        self.proof(key, side).ct_eq(given).into()
+    pub fn proves(&self, key: &Key, given: &[u8; 32]) -> bool {
+        self.proof(key).ct_eq(given).into()
+    }
+
+    /// A key for one purpose of what `sender` sends on this connection.
+    #[must_use]
+    pub fn session_key(&self, key: &Key, sender: Side, purpose: &str) -> [u8; 32] {
+        let sender = match sender {
+            Side::Client => "client",
+            Side::Server => "server",
+        };
+        self.code(key, &format!("monarch-{sender} {purpose}"))
+    }
+
+    fn code(&self, key: &Key, label: &str) -> [u8; 32] {
+        let fields = [label, VERSION, &self.nonce.to_string(), &self.cnonce.to_string(), self.client, self.server];
+        mac(key, &fields)
     }
 }
 
@@ -153,26 +164,22 @@ fn mac(key: &Key, fields: &[&str]) -> [u8; 32] {
 /// The value of `WWW-Authenticate` for a challenge.
 #[must_use]
 pub fn challenge(nonce: Nonce) -> String {
-    format!("Monarch nonce=\"{nonce}\"")
+    format!("Monarch nonce=\"{nonce}\", version=\"{VERSION}\"")
 }
 
 /// The challenge in a value of `WWW-Authenticate`.
-#[must_use]
-pub fn parse_challenge(value: &str) -> Option<Nonce> {
-    let [nonce] = params(value, ["nonce"])?;
-    Nonce::parse(nonce)
-}
-
-/// The value of `Monarch-Proof`.
-#[must_use]
-pub fn proof_value(proof: &[u8; 32]) -> String {
-    hex::encode(proof)
-}
-
-/// The proof in a value of `Monarch-Proof`.
-#[must_use]
-pub fn parse_proof(value: &str) -> Option<[u8; 32]> {
-    hex::decode(value)
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_challenge(value: &str) -> Result<Nonce, String> {
+    // (Version 1 did not say so.)
+    let said = params(value, ["nonce", "version"]).or_else(|| params(value, ["nonce"]).map(|[nonce]| [nonce, "1"]));
+    let none = || "it asks for no proof that an agent has".to_owned();
+    let [nonce, version] = said.ok_or_else(none)?;
+    if version != VERSION {
+        return Err(format!("it speaks version {version:.9} of the nodes' protocol, and this node version {VERSION}"));
+    }
+    Nonce::parse(nonce).ok_or_else(none)
 }
 
 /// What a client says in `Authorization`.

@@ -192,8 +192,9 @@ impl Peer {
         }
         match head.status {
             401 => Err(WireError::Unauthenticated { addr: self.options.addr, who: "this node" }),
+            403 if !conn.proven() => Err(WireError::NoMember { addr: self.options.addr }),
             503 if head.close && !conn.proven() => Err(WireError::Full { addr: self.options.addr }),
-            _ => conn.check_proof(&head, &self.options).map(|()| head),
+            _ => Ok(head),
         }
     }
 

@@ -43,6 +43,14 @@ pub enum WireError {
         /// Which of the two was refused.
         who: &'static str,
     },
+    /// This node is not in the other's list.
+    #[error(
+        "the agent at {addr} has no node of this name in its list: give all nodes the same list of nodes (cluster.nodes, or the scheduler's)"
+    )]
+    NoMember {
+        /// Where the peer is.
+        addr: SocketAddr,
+    },
     /// It said something that makes no sense.
     #[error(
         "what listens at {addr} is no agent of this version: {what}; check cluster.port and the versions on both nodes"
@@ -52,6 +60,14 @@ pub enum WireError {
         addr: SocketAddr,
         /// What makes no sense.
         what: String,
+    },
+    /// What came is not what it sent.
+    #[error(
+        "what came from the agent at {addr} was changed on its way, or sent before: the connection was closed; if this goes on, somebody on the network rewrites packets between the nodes"
+    )]
+    Forged {
+        /// Where the peer is.
+        addr: SocketAddr,
     },
     /// It closed the connection before the end of its answer.
     #[error("the agent at {addr} closed the connection: {source}")]
@@ -100,7 +116,7 @@ impl WireError {
         let kind = match &self {
             Self::Timeout { .. } => io::ErrorKind::TimedOut,
             Self::Closed { source, .. } => source.kind(),
-            Self::Protocol { .. } => io::ErrorKind::InvalidData,
+            Self::Protocol { .. } | Self::Forged { .. } => io::ErrorKind::InvalidData,
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, self)

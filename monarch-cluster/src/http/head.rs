@@ -7,6 +7,7 @@
 use super::path;
 use super::range::ByteRange;
 use super::refusal::Refusal;
+use crate::tag::Tag;
 use httparse::{Error, Header, Status};
 
 /// Longest head.
@@ -44,8 +45,8 @@ pub struct RequestHead {
     pub authorization: Option<String>,
     /// Bytes of body that follow.
     pub body: u64,
-    /// Whether the client waits for `100 Continue` before it sends the body.
-    pub wants_continue: bool,
+    /// The tag of the body.
+    pub tag: Option<Tag>,
     /// Whether the connection is to be closed after the answer.
     pub close: bool,
 }
@@ -83,7 +84,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(RequestHead, usize)>, Refusal> {
         hops: 0,
         authorization: None,
         body: 0,
-        wants_continue: false,
+        tag: None,
         close: false,
     };
     head.take(raw.headers)?;
@@ -114,7 +115,7 @@ impl RequestHead {
             self.hops = decimal(value).and_then(|hops| u8::try_from(hops).ok()).ok_or(Refusal::Malformed)?;
         }
         self.authorization = only(headers, "Authorization")?.map(str::to_owned);
-        self.wants_continue = only(headers, "Expect")?.is_some_and(|value| value.eq_ignore_ascii_case("100-continue"));
+        self.tag = only(headers, "Monarch-Tag")?.map(str::parse).transpose().map_err(|_| Refusal::Malformed)?;
         self.close = closes(headers);
         Ok(())
     }

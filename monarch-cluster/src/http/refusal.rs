@@ -11,6 +11,10 @@ pub enum Refusal {
     Replayed,
     /// It answered the challenge too late.
     Expired,
+    /// It knows the secret, and is called as no node of the job.
+    NoMember,
+    /// It was changed on its way, or is not the next one of its connection.
+    Forged,
     /// Not HTTP, or with headers that contradict each other.
     Malformed,
     /// A path or query outside of what is allowed.
@@ -37,11 +41,13 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them, in the order in which they are counted.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Unauthenticated,
         Self::BadProof,
         Self::Replayed,
         Self::Expired,
+        Self::NoMember,
+        Self::Forged,
         Self::Malformed,
         Self::Path,
         Self::Method,
@@ -59,8 +65,9 @@ impl Refusal {
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
-            Self::Unauthenticated | Self::BadProof | Self::Replayed | Self::Expired => 401,
+            Self::Unauthenticated | Self::BadProof | Self::Replayed | Self::Expired | Self::Forged => 401,
             Self::Malformed | Self::Path => 400,
+            Self::NoMember => 403,
             Self::Method => 405,
             Self::Version => 505,
             Self::HeadTooLarge => 431,
@@ -85,6 +92,8 @@ impl Refusal {
                 "proof for a challenge that is not open on this connection: ask for one and answer it once"
             }
             Self::Expired => "proof came too late: answer the challenge within 10 s",
+            Self::NoMember => "not a node of this job: all nodes need the same list of nodes",
+            Self::Forged => "not authentic: a request that was changed on its way, or sent before",
             Self::Malformed => "not a well-formed HTTP/1.1 request",
             Self::Path => {
                 "path not allowed: plain letters, digits and . _ ~ - / @ : + , = with no empty, . or .. segment"
@@ -109,6 +118,8 @@ impl Refusal {
             Self::BadProof => "bad_proof",
             Self::Replayed => "replayed",
             Self::Expired => "expired",
+            Self::NoMember => "no_member",
+            Self::Forged => "forged",
             Self::Malformed => "malformed",
             Self::Path => "path",
             Self::Method => "method",

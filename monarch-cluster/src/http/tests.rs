@@ -1,5 +1,6 @@
 //! Servers and clients against each other and against doubles, over real sockets.
 
+mod attacks;
 mod limits;
 mod patience;
 mod refusing;

@@ -38,6 +38,8 @@ pub(super) struct Gossip {
     began: u64,
     last: u64,
     join_timeout: u64,
+    /// Only nodes that are expected take part.
+    is_closed: bool,
 }
 
 pub(super) struct Node {
@@ -53,7 +55,12 @@ pub(super) type Outgoing = (SocketAddr, Payload);
 impl Gossip {
     pub(super) fn new(me: Intro, now: u64, join_timeout: u64) -> Self {
         let chance = node_key(&me.name) ^ me.incarnation;
-        Self { me, nodes: BTreeMap::new(), chance, began: now, last: now, join_timeout }
+        Self { me, nodes: BTreeMap::new(), chance, began: now, last: now, join_timeout, is_closed: false }
+    }
+
+    /// From now on no node is heard that is not expected.
+    pub(super) const fn close(&mut self) {
+        self.is_closed = true;
     }
 
     /// Expects a node; `at` is where its datagrams go, if that is known yet.
@@ -94,8 +101,15 @@ impl Gossip {
         targets.into_iter().flat_map(|to| payloads.iter().map(move |p| (to, p.clone()))).collect()
     }
 
+    fn may_take_part(&self, key: u64) -> bool {
+        !self.is_closed || key == node_key(&self.me.name) || self.nodes.contains_key(&key)
+    }
+
     /// Takes in what came, and says what to send back.
     pub(super) fn hear(&mut self, now: u64, payload: &Payload) -> Option<Outgoing> {
+        if !self.may_take_part(node_key(&payload.from.name)) {
+            return None;
+        }
         self.meet(now, &payload.from, true);
         payload.intros.iter().for_each(|intro| self.meet(now, intro, false));
         payload.beats.iter().for_each(|beat| self.pulse(now, *beat, false));
@@ -116,6 +130,9 @@ impl Gossip {
     /// A node presents itself (`direct`), or another one presents it.
     pub(super) fn meet(&mut self, now: u64, intro: &Intro, direct: bool) {
         let key = node_key(&intro.name);
+        if !self.may_take_part(key) {
+            return;
+        }
         if key != node_key(&self.me.name) && !intro.name.is_empty() && self.nodes.len() < MAX_NODES {
             let fresh = || Node { intro: intro.clone(), introduced: false, expected: false, heard: None };
             let node = self.nodes.entry(key).or_insert_with(fresh);

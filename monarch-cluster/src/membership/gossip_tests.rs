@@ -124,6 +124,23 @@ fn a_stranger_that_knows_one_is_known_to_all() {
 }
 
 #[test]
+fn one_that_is_in_no_list_is_heard_by_nobody() {
+    let mut net = Net::new(4);
+    net.nodes.iter_mut().flatten().for_each(Gossip::close);
+    net.run(1_000);
+    let mut rogue = node(4, 0, 1, net.now);
+    rogue.expect("n1", Some(address(1)));
+    net.nodes.push(Some(rogue));
+    net.run(3_000);
+    let rogue = net.nodes[4].as_ref().unwrap();
+    assert!(!rogue.nodes.contains_key(&node_key("n2")), "it was told of another node");
+    for by in net.nodes[..4].iter().flatten() {
+        assert_eq!((by.nodes.len(), by.nodes.contains_key(&node_key("n4"))), (3, false));
+    }
+    assert!((0..4).all(|by| (0..4).all(|of| by == of || net.seen(by, of) == NodeState::Up)));
+}
+
+#[test]
 fn both_sides_of_a_partition_find_back() {
     let mut net = Net::new(6);
     net.run(2_000);

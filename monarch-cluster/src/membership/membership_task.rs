@@ -66,6 +66,9 @@ impl Shared {
             view.add(name, NodeState::Expected)?;
             gossip.expect(name, *at);
         }
+        if options.is_closed {
+            gossip.close();
+        }
         let core = Core {
             gossip,
             evidence: Evidence::default(),

@@ -15,6 +15,7 @@ fn options(n: u16, of: u16) -> Options {
         files: at(n),
         members: (0..of).map(|o| (format!("n{o}"), Some(at(o)))).collect(),
         key: [7; 32],
+        is_closed: false,
         join_timeout: Duration::from_secs(30),
         interval: Duration::from_millis(20),
     }

@@ -17,6 +17,8 @@ pub struct Options {
     /// is known ([`super::Membership::locate`]). A node that the others do not expect names one
     /// of them here.
     pub members: Vec<(String, Option<SocketAddr>)>,
+    /// Whether `members` are all nodes of the job, so that no other one is heard.
+    pub is_closed: bool,
     /// Key that all nodes of the job know and no other process.
     pub key: [u8; 32],
     /// How long a node that is expected and was never seen counts as an owner.

@@ -1,12 +1,14 @@
-//! Checksums of copies, so that a node that gets a copy from here can tell whether it arrived
-//! intact.
+//! Checksums of copies, so that this node can tell whether its disk has damaged them; and their
+//! tags, so that a node that gets a copy from here can tell whether these bytes were sent.
 //!
 //! A checksum is that of the bytes as the PFS sent them, taken while the copy was made or kept in
-//! the tier's log. The checksum of a part that has none is taken from the copy when the part is
-//! first sent; the copy is compared with the checksum of the whole before, unless it is large.
-//! The table takes eight bytes a file, and as many a chunk of large files.
+//! the tier's log. A tag is made from the copy when a part is first sent. What is read for that is
+//! compared with the checksum of the part; of one that has none, the whole copy is compared before,
+//! unless it is large. The table takes eight bytes a file, as many a chunk of large files, and
+//! about fifty a tag.
 
 use crate::sync::lock;
+use crate::tag::Tag;
 use monarch_storage::sharing::FileRef;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,8 @@ use std::sync::{Arc, Mutex};
 
 /// A part of a file: offset and length, in bytes.
 type Part = (u64, u64);
-/// Parts of one index whose checksum is kept; beyond that, all of them are forgotten.
+/// Parts of one index whose checksum is kept, and as many whose tag is. Beyond that, all are
+/// forgotten.
 const MAX_PARTS: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -22,6 +25,7 @@ struct OfIndex {
     /// By file; 0: not known.
     whole: Vec<AtomicU64>,
     parts: Mutex<HashMap<(u32, Part), u64>>,
+    tags: Mutex<HashMap<(u32, Part), Tag>>,
     /// Files whose copy here was found to have the checksum of the whole.
     compared: Mutex<HashSet<u32>>,
 }
@@ -62,18 +66,27 @@ impl ChecksumTable {
     /// Notes the checksum of a part of a copy.
     pub(super) fn note_part(&self, file: &FileRef, part: Part, sum: u64) {
         if let Some(of) = self.of(file) {
-            let mut parts = lock(&of.parts);
-            if parts.len() >= MAX_PARTS {
-                parts.clear();
-            }
-            parts.insert((file.id, part), sum);
+            keep(&of.parts, (file.id, part), sum);
         }
     }
 
-    /// Forgets the checksums of a file's parts, and that its copy was compared.
+    /// Notes the tag of a part of a copy.
+    pub(super) fn note_tag(&self, file: &FileRef, part: Part, tag: Tag) {
+        if let Some(of) = self.of(file) {
+            keep(&of.tags, (file.id, part), tag);
+        }
+    }
+
+    /// The tag of a part of a copy, if it was made.
+    pub(super) fn tag(&self, file: &FileRef, part: Part) -> Option<Tag> {
+        lock(&self.of(file)?.tags).get(&(file.id, part)).copied()
+    }
+
+    /// Forgets the checksums of a file's parts, all tags of it, and that its copy was compared.
     pub(super) fn forget_parts(&self, file: &FileRef) {
         if let Some(of) = self.of(file) {
             lock(&of.parts).retain(|(id, _), _| *id != file.id);
+            lock(&of.tags).retain(|(id, _), _| *id != file.id);
             lock(&of.compared).remove(&file.id);
         }
     }
@@ -103,6 +116,15 @@ impl ChecksumTable {
     }
 }
 
+/// Adds to a table, which is begun again when it is full.
+fn keep<V>(table: &Mutex<HashMap<(u32, Part), V>>, key: (u32, Part), value: V) {
+    let mut table = lock(table);
+    if table.len() >= MAX_PARTS {
+        table.clear();
+    }
+    table.insert(key, value);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +143,11 @@ mod tests {
         assert_eq!(sums.get(&file(0), (0, 9), 10), None);
         assert_eq!((sums.get(&file(1), (4, 4), 10), sums.get(&file(1), (0, 4), 10)), (Some(6), None));
         sums.note_part(&file(0), (4, 4), 7);
+        let tag = crate::tag::TagKey::new([1; 32]).of_body(0, b"");
+        sums.note_tag(&file(1), (4, 4), tag);
+        assert_eq!((sums.tag(&file(1), (4, 4)), sums.tag(&file(1), (4, 5))), (Some(tag), None));
         sums.forget_parts(&file(1));
+        assert_eq!(sums.tag(&file(1), (4, 4)), None);
         assert_eq!((sums.get(&file(1), (4, 4), 10), sums.get(&file(0), (4, 4), 10)), (None, Some(7)));
         sums.forget_index(&index);
         assert_eq!(sums.get(&file(0), (0, 10), 10), None);

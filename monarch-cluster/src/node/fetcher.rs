@@ -11,8 +11,10 @@ use super::store::Store;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::{Coming, WaitGraph};
 use crate::directory::Search;
+use crate::tag::{Tag, TagKey};
 use monarch_config::Spread;
 use monarch_storage::sharing::FileRef;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +29,7 @@ pub(super) struct Fetcher {
     pub(super) store: Arc<Store>,
     pub(super) traffic: Arc<TrafficStats>,
     pub(super) failures: LogLimit,
+    pub(super) tags: TagKey,
 }
 
 impl Fetcher {
@@ -38,6 +41,13 @@ impl Fetcher {
     /// Notes that a file is about to be read from the PFS.
     pub(super) fn begin(&self, file: &FileRef) -> FetchId {
         self.tracker.begin(file, self.pool.view().answerer_life(file.fp))
+    }
+
+    /// The tag that some bytes of a file have.
+    pub(super) fn tag(&self, file: &FileRef, range: &Range<u64>, bytes: &[u8]) -> Tag {
+        let mut tagger = self.tags.of_file(file.index, file.id, range);
+        tagger.update(bytes);
+        tagger.finish()
     }
 
     /// Path of a request for a file.

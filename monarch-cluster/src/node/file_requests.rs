@@ -72,7 +72,7 @@ impl FileRequests {
         self.answering.load(Ordering::Relaxed) > BUSY_ANSWERS
     }
 
-    /// The answer where nothing has to be waited for: a complete copy, whose checksum is known.
+    /// The answer where nothing has to be waited for: a complete copy, whose tag was made before.
     pub(super) fn quick_answer(
         &self,
         request: FileRequest<'_>,
@@ -85,7 +85,7 @@ impl FileRequests {
         let from = view.number(request.peer);
         let asked = Asked { from, hops: request.hops, keeps: request.keeps, busy: self.is_busy() };
         let answer = self.directory.answer(here.file(), &view, &asked, Local::Resident);
-        let serves = answer == directory::Answer::Serve && self.copies.knows_sum(&here, &range);
+        let serves = answer == directory::Answer::Serve && self.copies.knows_tag(&here, &range);
         let copy = serves.then(|| self.copies.copy(&here)).flatten()?;
         Some(self.send(from, &here, &range, copy))
     }
@@ -143,8 +143,8 @@ impl FileRequests {
     }
 
     fn send(&self, to: Option<u16>, here: &LocalFile, range: &Range<u64>, bytes: Bytes) -> Answer {
-        let sum = match self.copies.sum(here, range, &bytes) {
-            Ok(sum) => sum,
+        let tag = match self.copies.tag(here, range, &bytes) {
+            Ok(tag) => tag,
             Err(e) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
         };
         let len = range.end - range.start;
@@ -156,7 +156,7 @@ impl FileRequests {
             Bytes::Copy(fd) => Body::File { fd, off: range.start, len },
             Bytes::Read(bytes) => Body::Bytes(bytes),
         };
-        let answer = Answer { body, ..Answer::status(status) }.header("Monarch-Sum", format!("{sum:016x}"));
+        let answer = Answer { body, tag: Some(tag), ..Answer::status(status) };
         match status {
             206 => answer.header("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, here.size())),
             _ => answer,

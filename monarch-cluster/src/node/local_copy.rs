@@ -8,6 +8,7 @@ use super::checksum_table::ChecksumTable;
 use super::store::Store;
 use super::wait_graph::Waits;
 use crate::directory::Local;
+use crate::tag::{Tag, TagKey, Tagger};
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::Found;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Most bytes of a copy that are read at a time for its checksum.
 const CHECKSUM_BLOCK_BYTES: usize = 1 << 20;
@@ -114,18 +116,27 @@ impl LocalFile {
     }
 }
 
-/// The copies of this node, and their checksums.
+/// What is taken of bytes in one go.
+struct Digests {
+    /// XXH3, by which this node knows its copies.
+    sum: u64,
+    /// What other nodes go by.
+    tag: Tag,
+}
+
+/// The copies of this node, their checksums and tags.
 pub(super) struct LocalCopies {
     store: Arc<Store>,
     sums: Arc<ChecksumTable>,
+    tags: TagKey,
     /// How long a file that waits in line is waited for.
     patience: Duration,
 }
 
 impl LocalCopies {
     /// Copies in `store`; a file that waits in line is waited for no longer than `patience`.
-    pub(super) const fn new(store: Arc<Store>, sums: Arc<ChecksumTable>, patience: Duration) -> Self {
-        Self { store, sums, patience }
+    pub(super) fn new(store: Arc<Store>, (sums, tags): (Arc<ChecksumTable>, TagKey), patience: Duration) -> Self {
+        Self { store, sums, tags, patience }
     }
 
     /// A file that a request names.
@@ -187,32 +198,61 @@ impl LocalCopies {
 
     /// The checksum of some bytes, if it is known.
     fn known_sum(&self, here: &LocalFile, range: &Range<u64>) -> Option<u64> {
-        self.sums.get(&here.file, (range.start, range.end - range.start), here.size())
+        self.sums.get(&here.file, part(range), here.size())
     }
 
-    /// Whether the checksum of some bytes is known.
-    pub(super) fn knows_sum(&self, here: &LocalFile, range: &Range<u64>) -> bool {
-        self.known_sum(here, range).is_some()
+    /// Whether the tag of some bytes was made.
+    pub(super) fn knows_tag(&self, here: &LocalFile, range: &Range<u64>) -> bool {
+        self.sums.tag(&here.file, part(range)).is_some()
     }
 
-    /// The checksum of some bytes, as it was noted when they came from the PFS; else as they are.
-    pub(super) fn sum(&self, here: &LocalFile, range: &Range<u64>, bytes: &Bytes) -> io::Result<u64> {
-        if let Some(sum) = self.known_sum(here, range) {
-            return Ok(sum);
+    /// The tag of some bytes, which is made when they are first sent.
+    ///
+    /// # Errors
+    /// They cannot be read, or are not those that came from the PFS.
+    pub(super) fn tag(&self, here: &LocalFile, range: &Range<u64>, bytes: &Bytes) -> io::Result<Tag> {
+        if let Some(tag) = self.sums.tag(&here.file, part(range)) {
+            return Ok(tag);
         }
-        let sum = match bytes {
-            Bytes::Read(bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
+        let (word, known) = (here.entry.word(), self.known_sum(here, range));
+        let digests = match bytes {
+            Bytes::Read(bytes) => self.digests(here, range, bytes),
             Bytes::Copy(fd) => {
-                // A part of a copy whose whole is known: a checksum of damaged bytes would not show
-                // that they are damaged.
-                if !self.is_whole_sound(here, fd)? {
+                // A tag of damaged bytes would not show that they are damaged.
+                if known.is_none() && !self.is_whole_sound(here, fd)? {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
-                sum_of(fd, range)?
+                self.digests_of(here, range, fd)?
             }
         };
-        self.sums.note_part(&here.file, (range.start, range.end - range.start), sum);
-        Ok(sum)
+        if known.is_some_and(|known| known != digests.sum) {
+            if let Bytes::Copy(_) = bytes {
+                self.drop_damaged(here, word);
+            }
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.sums.note_tag(&here.file, part(range), digests.tag);
+        Ok(digests.tag)
+    }
+
+    fn begin_digests(&self, here: &LocalFile, range: &Range<u64>) -> (Xxh3, Tagger) {
+        (Xxh3::new(), self.tags.of_file(here.file.index, here.file.id, range))
+    }
+
+    fn digests(&self, here: &LocalFile, range: &Range<u64>, bytes: &[u8]) -> Digests {
+        let (mut sum, mut tag) = self.begin_digests(here, range);
+        sum.update(bytes);
+        tag.update(bytes);
+        Digests { sum: sum.digest(), tag: tag.finish() }
+    }
+
+    fn digests_of(&self, here: &LocalFile, range: &Range<u64>, copy: &OwnedFd) -> io::Result<Digests> {
+        let (mut sum, mut tag) = self.begin_digests(here, range);
+        each_block(copy, range, |block| {
+            sum.update(block);
+            tag.update(block);
+        })?;
+        Ok(Digests { sum: sum.digest(), tag: tag.finish() })
     }
 
     /// Whether the copy of a file that is not large is what it was when it came; one that is not is
@@ -233,12 +273,15 @@ impl LocalCopies {
     }
 
     /// Whether some bytes of a copy still have the checksum that was noted when they came, or the
-    /// copy is what the log of its tier says; `None` if neither is known, or they cannot be read.
+    /// tag that they were sent with, or the copy is what the log of its tier says; `None` if none
+    /// of these is known, or they cannot be read.
     pub(super) fn is_sound(&self, here: &LocalFile, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
-        match self.known_sum(here, range) {
-            Some(sum) => sum_of(copy, range).ok().map(|now| now == sum),
-            None => self.store.get()?.is_as_logged(&here.served, &here.entry),
+        let (sum, tag) = (self.known_sum(here, range), self.sums.tag(&here.file, part(range)));
+        if sum.is_none() && tag.is_none() {
+            return self.store.get()?.is_as_logged(&here.served, &here.entry);
         }
+        let now = self.digests_of(here, range, copy).ok()?;
+        Some(sum.is_none_or(|sum| sum == now.sum) && tag.is_none_or(|tag| tag == now.tag))
     }
 
     /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy
@@ -282,8 +325,19 @@ fn chunks(store: &dyn LocalStore, here: &LocalFile, word: Word, range: &Range<u6
     Ok(seen.still_holds(&large, &here.entry.master.word).then_some(bytes))
 }
 
+/// A range as the table names it.
+const fn part(range: &Range<u64>) -> (u64, u64) {
+    (range.start, range.end - range.start)
+}
+
 fn sum_of(fd: &OwnedFd, range: &Range<u64>) -> io::Result<u64> {
-    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    let mut hash = Xxh3::new();
+    each_block(fd, range, |block| hash.update(block))?;
+    Ok(hash.digest())
+}
+
+/// Reads a part of a file in blocks.
+fn each_block(fd: &OwnedFd, range: &Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let block = usize::try_from(range.end - range.start).unwrap_or(CHECKSUM_BLOCK_BYTES);
     let mut buf = vec![0; block.clamp(1, CHECKSUM_BLOCK_BYTES)];
     let mut off = range.start;
@@ -292,14 +346,14 @@ fn sum_of(fd: &OwnedFd, range: &Range<u64>) -> io::Result<u64> {
         match rustix::io::pread(fd, &mut buf[..n], off) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(got) => {
-                hash.update(&buf[..got]);
+                take(&buf[..got]);
                 off += got as u64;
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    Ok(hash.digest())
+    Ok(())
 }
 
 #[cfg(test)]

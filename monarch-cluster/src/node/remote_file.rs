@@ -2,7 +2,7 @@
 //! end from the PFS.
 //!
 //! Each read is a request of its own, for as many bytes as were asked for, and the answer has their
-//! checksum: what arrives damaged, or late, or not at all is asked for elsewhere, and the caller
+//! tag: what arrives damaged or forged, late, or not at all is asked for elsewhere, and the caller
 //! does not notice. Only three answers are for the caller: that the file has changed, that there is
 //! no room for it anywhere (then it is not copied at all), and that this node is to keep it instead
 //! of its owner.
@@ -185,12 +185,12 @@ impl Remote {
             }
             status => return Got::Failed(format!("it answers {status} with {} bytes", answer.len())),
         }
-        let sum = answer.header("Monarch-Sum").and_then(|s| u64::from_str_radix(s, 16).ok());
+        let tag = answer.tag();
         if let Err(e) = answer.read_exact(buf) {
             pool.note_io_failure(to, life, &e);
             return Got::Failed(e.to_string());
         }
-        if sum != Some(xxhash_rust::xxh3::xxh3_64(buf)) {
+        if tag != Some(fetcher.tag(&self.file, &(off..off + buf.len() as u64), buf)) {
             fetcher.traffic.damaged.fetch_add(1, Ordering::Relaxed);
             fetcher.reports.report(to, &self.file, off..off + buf.len() as u64);
             return Got::Failed("its bytes arrived damaged".to_owned());

@@ -20,6 +20,7 @@ use super::store::Store;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::WaitGraph;
 use crate::election::Election;
+use crate::tag::TagKey;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -104,7 +105,7 @@ impl Tables {
     }
 
     /// Makes what requests files from other nodes.
-    pub(super) fn fetcher(&self) -> Fetcher {
+    pub(super) fn fetcher(&self, tags: TagKey) -> Fetcher {
         Fetcher {
             pool: self.pool.clone(),
             directory: self.directory.clone(),
@@ -115,6 +116,7 @@ impl Tables {
             store: self.store.clone(),
             traffic: self.traffic.clone(),
             failures: LogLimit::default(),
+            tags,
         }
     }
 }

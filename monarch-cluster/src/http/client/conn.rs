@@ -4,12 +4,13 @@ use super::options::PeerOptions;
 use crate::http::auth::{self, Credentials, Exchange, Nonce, Side};
 use crate::http::error::WireError;
 use crate::http::head::{self, HEAD_MAX, Method, ResponseHead};
+use crate::http::session::Session;
+use crate::tag::Tag;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use subtle::ConstantTimeEq;
 
 /// Most bytes read with a head: those of the body among them are copied once more.
 const READ_BYTES: usize = 4096;
@@ -44,9 +45,19 @@ enum Handshake {
     Fresh,
     /// The next request answers this.
     Challenged(Nonce),
-    /// The next answer has to have this proof.
-    Answered([u8; 32]),
-    Proven,
+    /// The server was sent a proof.
+    Answered(Box<Session>),
+    /// The server has sent an authentic answer.
+    Proven(Box<Session>),
+}
+
+impl Handshake {
+    fn session(&mut self) -> Option<&mut Session> {
+        match self {
+            Self::Fresh | Self::Challenged(_) => None,
+            Self::Answered(session) | Self::Proven(session) => Some(session),
+        }
+    }
 }
 
 impl Conn {
@@ -77,10 +88,9 @@ impl Conn {
             503 => return Err(WireError::Full { addr }),
             status => return Err(WireError::Protocol { addr, what: format!("it answers {status} to a stranger") }),
         }
-        let nonce = head.header("WWW-Authenticate").and_then(auth::parse_challenge);
-        let what = "it asks for no proof that an agent has";
-        self.handshake =
-            Handshake::Challenged(nonce.ok_or_else(|| WireError::Protocol { addr, what: what.to_owned() })?);
+        let value = head.header("WWW-Authenticate").unwrap_or_default();
+        let nonce = auth::parse_challenge(value).map_err(|what| WireError::Protocol { addr, what })?;
+        self.handshake = Handshake::Challenged(nonce);
         Ok(())
     }
 
@@ -91,14 +101,21 @@ impl Conn {
         if let Handshake::Challenged(nonce) = self.handshake {
             let cnonce = Nonce::random().map_err(|source| WireError::System { what: "get random bytes", source })?;
             let exchange = Exchange { nonce, cnonce, client: &options.my_name, server: &options.its_name };
-            let mac = exchange.proof(&options.key, Side::Client);
+            let mac = exchange.proof(&options.key);
             let credentials = Credentials { node: options.my_name.clone(), nonce, cnonce, mac };
             // Writing into a String cannot fail.
             let _ = write!(text, "Authorization: {credentials}\r\n");
-            self.handshake = Handshake::Answered(exchange.proof(&options.key, Side::Server));
+            self.handshake = Handshake::Answered(Box::new(Session::new(&exchange, &options.key, Side::Client)));
         }
-        text.push_str("\r\n");
+        let Some(session) = self.handshake.session() else {
+            let what = "a request without a proof".to_owned();
+            return Err(WireError::Request { what });
+        };
+        if !asked.body.is_empty() {
+            let _ = write!(text, "Monarch-Tag: {}\r\n", session.outgoing.tag(asked.body));
+        }
         let mut bytes = text.into_bytes();
+        session.outgoing.seal(&mut bytes);
         if asked.body.len() <= MAX_COALESCED_BYTES {
             bytes.extend_from_slice(asked.body);
             return self.write(&bytes, options);
@@ -139,6 +156,7 @@ impl Conn {
         let start = Instant::now();
         loop {
             while let Some((head, len)) = self.parsed(addr)? {
+                self.check_head(&head, len, addr)?;
                 self.buffer.drain(..len);
                 if head.status >= 200 {
                     return Ok(head);
@@ -167,21 +185,33 @@ impl Conn {
         head::response(&self.buffer).map_err(|bad| WireError::Protocol { addr, what: bad.0.to_owned() })
     }
 
-    /// Checks the server's proof in its first answer; later ones need none.
-    pub(super) fn check_proof(&mut self, head: &ResponseHead, options: &PeerOptions) -> Result<(), WireError> {
-        if let Handshake::Answered(expected) = &self.handshake {
-            let given = head.header("Monarch-Proof").and_then(auth::parse_proof);
-            if !given.is_some_and(|given| bool::from(given.ct_eq(expected))) {
-                return Err(WireError::Unauthenticated { addr: options.addr, who: "the peer" });
+    /// Checks that the head at the front of the buffer is what the server sent next. A server that
+    /// takes no proof from this node has nothing to prove itself by.
+    fn check_head(&mut self, head: &ResponseHead, len: usize, addr: SocketAddr) -> Result<(), WireError> {
+        let Some(session) = self.handshake.session() else { return Ok(()) };
+        let is_next = session.incoming.open(&self.buffer[..len]);
+        self.handshake = match std::mem::replace(&mut self.handshake, Handshake::Fresh) {
+            Handshake::Answered(session) | Handshake::Proven(session) if is_next => Handshake::Proven(session),
+            Handshake::Answered(session) if head.close && matches!(head.status, 401 | 403 | 503) => {
+                Handshake::Answered(session)
             }
-            self.handshake = Handshake::Proven;
-        }
+            Handshake::Answered(_) => return Err(WireError::Unauthenticated { addr, who: "the peer" }),
+            _ => return Err(WireError::Forged { addr }),
+        };
         Ok(())
+    }
+
+    /// Whether a body is that of the head that came last.
+    pub(super) fn is_body(&self, tag: Tag, body: &[u8]) -> bool {
+        match &self.handshake {
+            Handshake::Proven(session) => session.incoming.is_body(tag, body),
+            _ => false,
+        }
     }
 
     /// Whether the server has proven itself.
     pub(super) fn proven(&self) -> bool {
-        matches!(self.handshake, Handshake::Proven)
+        matches!(self.handshake, Handshake::Proven(_))
     }
 
     /// Whether anything came since the last request was sent.

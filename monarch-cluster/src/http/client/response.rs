@@ -4,6 +4,7 @@ use super::Peer;
 use super::conn::{Conn, fault};
 use crate::http::error::WireError;
 use crate::http::head::{Method, ResponseHead};
+use crate::tag::Tag;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
@@ -56,17 +57,48 @@ impl<'a> Response<'a> {
         self.head.header(name)
     }
 
-    /// All of the body, if it is at most `most` bytes.
+    /// The tag of the body: of a part of a file that is the file's, and otherwise that of this
+    /// answer, which [`Response::bytes`] compares.
+    #[must_use]
+    pub fn tag(&self) -> Option<Tag> {
+        self.header("Monarch-Tag")?.parse().ok()
+    }
+
+    /// All of the body, if it is at most `most` bytes and what the peer sent.
     ///
     /// # Errors
-    /// [`io::ErrorKind::FileTooLarge`] if it is longer, and those of reading.
+    /// [`io::ErrorKind::FileTooLarge`] if it is longer, [`WireError::Forged`] if it is another, and
+    /// those of reading.
     pub fn bytes(mut self, most: u64) -> io::Result<Vec<u8>> {
         if self.left > most {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let mut bytes = vec![0; self.left as usize];
-        self.read_exact(&mut bytes)?;
-        Ok(bytes)
+        match self.fill_authentic(&mut bytes) {
+            Ok(()) => Ok(bytes),
+            Err(err) => {
+                self.conn = None;
+                Err(self.peer.failed(err).into_io())
+            }
+        }
+    }
+
+    /// Reads all that is left, which is all of the body. The connection is closed after an error.
+    fn fill_authentic(&mut self, body: &mut [u8]) -> Result<(), WireError> {
+        if body.is_empty() {
+            return Ok(());
+        }
+        let mut filled = 0;
+        while let Some(rest) = body.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            filled += self.fill(rest)?;
+        }
+        let is_authentic = self.tag().zip(self.conn.as_ref()).is_some_and(|(tag, conn)| conn.is_body(tag, body));
+        if !is_authentic {
+            return Err(WireError::Forged { addr: self.peer.options.addr });
+        }
+        self.left = 0;
+        self.give_back_at_end();
+        Ok(())
     }
 
     fn give_back_at_end(&mut self) {

@@ -2,6 +2,7 @@
 
 use crate::http::head::Method;
 use crate::http::range::ByteRange;
+use crate::tag::Tag;
 use rustix::fd::OwnedFd;
 use std::future::Future;
 use std::ops::Range;
@@ -75,6 +76,16 @@ impl Body {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The bytes, if they are in memory.
+    #[must_use]
+    pub fn in_memory(&self) -> Option<&[u8]> {
+        match self {
+            Self::None | Self::File { .. } => None,
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Shared(bytes, part) => Some(bytes.get(part.clone()).unwrap_or_default()),
+        }
+    }
 }
 
 /// What is answered.
@@ -87,6 +98,9 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// What follows.
     pub body: Body,
+    /// The tag of a body that is a part of a file, as the asking node knows files; without one, its
+    /// bytes are not authentic. Bytes in memory get the tag of their message.
+    pub tag: Option<Tag>,
     /// Dropped once all of it has been sent.
     pub until_sent: UntilSent,
 }
@@ -105,7 +119,7 @@ impl Answer {
     /// A status and nothing else.
     #[must_use]
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::None, until_sent: UntilSent::default() }
+        Self { status, headers: Vec::new(), body: Body::None, tag: None, until_sent: UntilSent::default() }
     }
 
     /// The same answer, with something that lives until it has been sent.

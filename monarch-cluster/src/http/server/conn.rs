@@ -97,13 +97,16 @@ async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Strang
 impl Conn<'_> {
     /// One request and its answer.
     async fn turn(&mut self) -> Result<(), End> {
-        let head = self.head().await?;
+        let (head, bytes) = self.head().await?;
         self.stranger.iter().for_each(Stranger::spoke);
         let options = &self.shared.options;
-        let value = head.authorization.as_deref();
-        let proof = match self.handshake.check(&options.key, &options.name, value, std::time::Instant::now())? {
-            Verdict::Known => None,
-            Verdict::Proven(proof) => {
+        let (value, now) = (head.authorization.as_deref(), std::time::Instant::now());
+        match self.handshake.check((&options.key, &options.name), &bytes, value, now)? {
+            Verdict::Known => {}
+            Verdict::Proven => {
+                if self.handshake.peer().is_some_and(|peer| !options.is_member(peer)) {
+                    return Err(End::Refused(Refusal::NoMember));
+                }
                 let Some(place) = Proven::new(self.shared) else { return Err(End::Refused(Refusal::Full)) };
                 self.proven = Some(place);
                 self.shared.metrics.handshakes.fetch_add(1, Ordering::Relaxed);
@@ -111,14 +114,13 @@ impl Conn<'_> {
                 if let Some(peer) = self.handshake.peer() {
                     self.pace = self.shared.paces.of(peer);
                 }
-                Some(proof)
             }
             Verdict::Challenged(nonce) => return self.challenge(&head, nonce).await,
             Verdict::Refused(refusal) => return Err(End::Refused(refusal)),
-        };
+        }
         let body = self.body(&head).await?;
         let answer = self.answer(&head, body).await?;
-        self.send(&head, answer, proof).await
+        self.send(&head, answer).await
     }
 
     fn out(&self) -> Out<'_> {
@@ -133,13 +135,14 @@ impl Conn<'_> {
         }
     }
 
-    async fn head(&mut self) -> Result<RequestHead, End> {
+    /// The next head, and its bytes.
+    async fn head(&mut self) -> Result<(RequestHead, Vec<u8>), End> {
         let mut by = None;
         loop {
             // Parsed again only when a line has ended: a head that comes byte by byte is no work.
             if let Some((head, len)) = head::request(&self.buffer).map_err(End::Refused)? {
-                self.buffer.drain(..len);
-                return Ok(head);
+                let bytes = self.buffer.drain(..len).collect();
+                return Ok((head, bytes));
             }
             let by = *by.get_or_insert_with(|| self.head_by());
             let old = self.buffer.len();
@@ -183,9 +186,6 @@ impl Conn<'_> {
             return Ok(Vec::new());
         }
         let len = head.body as usize;
-        if head.wants_continue && self.buffer.is_empty() {
-            self.out().bytes(b"HTTP/1.1 100 Continue\r\n\r\n", false).await?;
-        }
         let mut body = vec![0; len];
         let mut filled = self.buffer.len().min(len);
         body[..filled].copy_from_slice(&self.buffer[..filled]);
@@ -197,19 +197,30 @@ impl Conn<'_> {
                 got => filled += got,
             }
         }
-        Ok(body)
+        let Some(session) = self.handshake.session() else { return Err(End::Gone) };
+        let is_authentic = head.tag.is_some_and(|tag| session.incoming.is_body(tag, &body));
+        if is_authentic { Ok(body) } else { Err(End::Refused(Refusal::Forged)) }
+    }
+
+    /// Ends a head so that the client can tell that it is authentic.
+    fn seal(&mut self, mut head: Vec<u8>) -> Vec<u8> {
+        if let Some(session) = self.handshake.session() {
+            session.outgoing.seal(&mut head);
+        }
+        head
     }
 
     /// What the handler says, once its first bytes may be sent; the client hears every 100 ms that
     /// it is waited for.
-    async fn answer(&self, head: &RequestHead, body: Vec<u8>) -> Result<Answer, End> {
+    async fn answer(&mut self, head: &RequestHead, body: Vec<u8>) -> Result<Answer, End> {
         let Some(peer) = self.handshake.peer().map(Arc::clone) else { return Err(End::Gone) };
         let RequestHead { method, path, query, range, hops, .. } = head.clone();
         let request = Request { method, path, query, range, hops, body };
-        let making = async {
-            let answer = self.shared.handler.answer(&peer, request).await;
+        let (shared, pace) = (self.shared, self.pace.clone());
+        let making = async move {
+            let answer = shared.handler.answer(&peer, request).await;
             if method != Method::Head {
-                self.pace.wait(answer.body.len().min(self.pace.slice())).await;
+                pace.wait(answer.body.len().min(pace.slice())).await;
             }
             answer
         };
@@ -217,20 +228,25 @@ impl Conn<'_> {
         loop {
             match timeout(BUSY_EVERY, &mut making).await {
                 Ok(answer) => return Ok(answer),
-                Err(_) => self.out().bytes(b"HTTP/1.1 102 Processing\r\n\r\n", false).await?,
+                Err(_) => {
+                    let busy = self.seal(text::BUSY.to_vec());
+                    self.out().bytes(&busy, false).await?;
+                }
             }
         }
     }
 
-    async fn send(&self, head: &RequestHead, answer: Answer, proof: Option<[u8; 32]>) -> Result<(), End> {
+    async fn send(&mut self, head: &RequestHead, answer: Answer) -> Result<(), End> {
         let answer = if text::is_sound(&answer) {
             answer
         } else {
             Answer::text(500, "the answer has a header that cannot be sent")
         };
-        let text = text::answer(&answer, proof, head.close);
         let body = if head.method == Method::Head || answer.status == 204 { &Body::None } else { &answer.body };
-        self.out().answer(text.as_bytes(), body, &self.pace).await.inspect_err(|err| {
+        let Some(session) = self.handshake.session() else { return Err(End::Gone) };
+        let tag = answer.tag.or_else(|| Some(session.outgoing.tag(body.in_memory().filter(|b| !b.is_empty())?)));
+        let text = self.seal(text::answer(&answer, tag, head.close));
+        self.out().answer(&text, body, &self.pace).await.inspect_err(|err| {
             if err.kind() == io::ErrorKind::UnexpectedEof {
                 tracing::warn!(path = head.path, "answer cut off: {err}");
             }

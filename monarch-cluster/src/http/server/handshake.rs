@@ -2,6 +2,7 @@
 
 use crate::http::auth::{Credentials, Exchange, Key, Nonce, Side};
 use crate::http::refusal::Refusal;
+use crate::http::session::Session;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const MAX_UNPROVEN_REQUESTS: u8 = 3;
 pub(super) struct Handshake {
     open: Option<(Nonce, Instant)>,
     requests: u8,
-    peer: Option<Arc<str>>,
+    known: Option<(Arc<str>, Session)>,
 }
 
 /// What becomes of a request.
@@ -24,8 +25,8 @@ pub(super) struct Handshake {
 pub(super) enum Verdict {
     /// It is answered.
     Known,
-    /// It is answered, with this proof.
-    Proven([u8; 32]),
+    /// It is answered, and the first one of a node that has proven itself.
+    Proven,
     /// It has to come again with an answer to this.
     Challenged(Nonce),
     /// It is turned down.
@@ -35,25 +36,37 @@ pub(super) enum Verdict {
 impl Handshake {
     /// Name of the node at the other end, once that is proven.
     pub(super) fn peer(&self) -> Option<&Arc<str>> {
-        self.peer.as_ref()
+        self.known.as_ref().map(|(peer, _)| peer)
+    }
+
+    /// What keeps the connection authentic, from the proof on.
+    pub(super) fn session(&mut self) -> Option<&mut Session> {
+        self.known.as_mut().map(|(_, session)| session)
     }
 
     /// Whether a challenge was sent that nothing came of.
     pub(super) fn was_challenged(&self) -> bool {
-        self.peer.is_none() && self.requests > 0
+        self.known.is_none() && self.requests > 0
     }
 
-    /// Judges a request by the value of its `Authorization`; `name` is this server's.
+    /// Judges a request by its head and the value of its `Authorization`; `name` is this server's.
     ///
     /// # Errors
     /// The kernel gave no random bytes.
-    pub(super) fn check(&mut self, key: &Key, name: &str, value: Option<&str>, now: Instant) -> io::Result<Verdict> {
-        if self.peer.is_some() {
-            return Ok(Verdict::Known);
+    pub(super) fn check(
+        &mut self,
+        (key, name): (&Key, &str),
+        head: &[u8],
+        value: Option<&str>,
+        now: Instant,
+    ) -> io::Result<Verdict> {
+        if let Some(session) = self.session() {
+            let is_next = session.incoming.open(head);
+            return Ok(if is_next { Verdict::Known } else { Verdict::Refused(Refusal::Forged) });
         }
         self.requests += 1;
         if let Some(value) = value {
-            return Ok(self.prove(key, name, value, now));
+            return Ok(self.prove((key, name), head, value, now));
         }
         if self.requests >= MAX_UNPROVEN_REQUESTS {
             return Ok(Verdict::Refused(Refusal::Unauthenticated));
@@ -63,7 +76,7 @@ impl Handshake {
         Ok(Verdict::Challenged(nonce))
     }
 
-    fn prove(&mut self, key: &Key, name: &str, value: &str, now: Instant) -> Verdict {
+    fn prove(&mut self, (key, name): (&Key, &str), head: &[u8], value: &str, now: Instant) -> Verdict {
         let Some(given) = Credentials::parse(value) else { return Verdict::Refused(Refusal::Malformed) };
         // Taken whatever comes of it: one challenge, one try.
         let (nonce, issued) = match self.open.take() {
@@ -74,12 +87,15 @@ impl Handshake {
             return Verdict::Refused(Refusal::Expired);
         }
         let exchange = Exchange { nonce, cnonce: given.cnonce, client: &given.node, server: name };
-        if !exchange.proves(key, Side::Client, &given.mac) {
+        if !exchange.proves(key, &given.mac) {
             return Verdict::Refused(Refusal::BadProof);
         }
-        let proof = exchange.proof(key, Side::Server);
-        self.peer = Some(given.node.as_str().into());
-        Verdict::Proven(proof)
+        let mut session = Session::new(&exchange, key, Side::Server);
+        if !session.incoming.open(head) {
+            return Verdict::Refused(Refusal::Forged);
+        }
+        self.known = Some((given.node.as_str().into(), session));
+        Verdict::Proven
     }
 }
 
@@ -87,31 +103,54 @@ impl Handshake {
 mod tests {
     use super::*;
 
+    const LINES: &str = "GET /a HTTP/1.1\r\n";
+
     fn key() -> Key {
         Key::new([5; 32])
     }
 
+    fn check(handshake: &mut Handshake, head: &[u8], value: Option<&str>, now: Instant) -> Verdict {
+        handshake.check((&key(), "o"), head, value, now).unwrap()
+    }
+
     fn challenged(handshake: &mut Handshake, now: Instant) -> Nonce {
-        match handshake.check(&key(), "o", None, now) {
-            Ok(Verdict::Challenged(nonce)) => nonce,
+        match check(handshake, b"", None, now) {
+            Verdict::Challenged(nonce) => nonce,
             other => panic!("{other:?}"),
         }
     }
 
-    fn credentials(nonce: Nonce, key: &Key, server: &str) -> String {
+    /// The value of `Authorization`, a head, and the client's session after it.
+    fn credentials(nonce: Nonce, key: &Key, server: &str) -> (String, Vec<u8>, Session) {
         let cnonce = Nonce::random().unwrap();
-        let mac = Exchange { nonce, cnonce, client: "z", server }.proof(key, Side::Client);
-        Credentials { node: "z".into(), nonce, cnonce, mac }.to_string()
+        let exchange = Exchange { nonce, cnonce, client: "z", server };
+        let mut session = Session::new(&exchange, key, Side::Client);
+        let mut head = LINES.as_bytes().to_vec();
+        session.outgoing.seal(&mut head);
+        (Credentials { node: "z".into(), nonce, cnonce, mac: exchange.proof(key) }.to_string(), head, session)
     }
 
     #[test]
     fn a_good_answer_is_taken_once_and_lasts() {
         let (mut handshake, now) = (Handshake::default(), Instant::now());
         let nonce = challenged(&mut handshake, now);
-        let value = credentials(nonce, &key(), "o");
-        assert!(matches!(handshake.check(&key(), "o", Some(&value), now), Ok(Verdict::Proven(_))));
+        let (value, head, mut session) = credentials(nonce, &key(), "o");
+        assert_eq!(check(&mut handshake, &head, Some(&value), now), Verdict::Proven);
         assert_eq!(handshake.peer().map(|peer| &**peer), Some("z"));
-        assert_eq!(handshake.check(&key(), "o", None, now + NONCE_LIFE * 9).unwrap(), Verdict::Known);
+        let mut next = LINES.as_bytes().to_vec();
+        session.outgoing.seal(&mut next);
+        assert_eq!(check(&mut handshake, &next, None, now + NONCE_LIFE * 9), Verdict::Known);
+        assert_eq!(check(&mut handshake, &next, None, now), Verdict::Refused(Refusal::Forged));
+    }
+
+    #[test]
+    fn a_first_request_that_was_changed_is_refused() {
+        let (mut handshake, now) = (Handshake::default(), Instant::now());
+        let nonce = challenged(&mut handshake, now);
+        let (value, mut head, _) = credentials(nonce, &key(), "o");
+        head[5] = b'b';
+        assert_eq!(check(&mut handshake, &head, Some(&value), now), Verdict::Refused(Refusal::Forged));
+        assert_eq!(handshake.peer(), None);
     }
 
     #[test]
@@ -121,20 +160,19 @@ mod tests {
         let try_one = |key_used: &Key, server: &str, at: Instant| {
             let mut handshake = Handshake::default();
             let nonce = challenged(&mut handshake, now);
-            let value = credentials(nonce, key_used, server);
-            let verdict = handshake.check(&key(), "o", Some(&value), at).unwrap();
-            (verdict, handshake.check(&key(), "o", Some(&value), at).unwrap())
+            let (value, head, _) = credentials(nonce, key_used, server);
+            (check(&mut handshake, &head, Some(&value), at), check(&mut handshake, &head, Some(&value), at))
         };
         let replayed = Verdict::Refused(Refusal::Replayed);
         let refused = |refusal| (Verdict::Refused(refusal), Verdict::Refused(Refusal::Replayed));
         assert_eq!(try_one(&Key::new([6; 32]), "o", now), refused(Refusal::BadProof));
         assert_eq!(try_one(&key(), "p", now), refused(Refusal::BadProof));
         assert_eq!(try_one(&key(), "o", late), refused(Refusal::Expired));
-        let value = credentials(challenged(&mut Handshake::default(), now), &key(), "o");
+        let (value, head, _) = credentials(challenged(&mut Handshake::default(), now), &key(), "o");
         let mut other = Handshake::default();
-        assert_eq!(other.check(&key(), "o", Some(&value), now).unwrap(), replayed);
+        assert_eq!(check(&mut other, &head, Some(&value), now), replayed);
         challenged(&mut other, now);
-        assert_eq!(other.check(&key(), "o", Some(&value), now).unwrap(), replayed);
+        assert_eq!(check(&mut other, &head, Some(&value), now), replayed);
     }
 
     #[test]
@@ -142,6 +180,6 @@ mod tests {
         let (mut handshake, now) = (Handshake::default(), Instant::now());
         let first = challenged(&mut handshake, now);
         assert_ne!(challenged(&mut handshake, now), first);
-        assert_eq!(handshake.check(&key(), "o", None, now).unwrap(), Verdict::Refused(Refusal::Unauthenticated));
+        assert_eq!(check(&mut handshake, b"", None, now), Verdict::Refused(Refusal::Unauthenticated));
     }
 }

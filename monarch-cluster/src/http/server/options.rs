@@ -1,7 +1,9 @@
 //! How a server is to be.
 
 use crate::http::auth::Key;
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a server is to be.
@@ -11,6 +13,8 @@ pub struct Options {
     pub name: String,
     /// What they prove to each other.
     pub key: Key,
+    /// The names that nodes of the job may have. Default `None`: any, since not all are known.
+    pub members: Option<Arc<HashSet<String>>>,
     /// Where to listen; port 0 for any.
     pub listen: SocketAddr,
     /// Threads, unless the caller gives a runtime. Default 2.
@@ -32,12 +36,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether a node of the job may be called so.
+    pub(super) fn is_member(&self, name: &str) -> bool {
+        self.members.as_ref().is_none_or(|members| members.contains(name))
+    }
+
     /// The defaults, for a node of this name.
     #[must_use]
     pub fn new(name: &str, key: Key, listen: SocketAddr) -> Self {
         Self {
             name: name.to_owned(),
             key,
+            members: None,
             listen,
             workers: 2,
             connections: 1024,

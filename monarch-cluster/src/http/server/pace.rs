@@ -47,7 +47,7 @@ impl Paces {
 }
 
 /// The limits that a connection is under.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     buckets: [Option<Arc<TokenBucket>>; 2],
 }

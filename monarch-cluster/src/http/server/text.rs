@@ -1,8 +1,8 @@
 //! The text of heads, as the server sends them.
 
 use super::answer::Answer;
-use crate::http::auth;
 use crate::http::refusal::Refusal;
+use crate::tag::Tag;
 use std::fmt::Write as _;
 
 const CLOSE: &str = "Connection: close\r\n";
@@ -24,8 +24,11 @@ pub(super) fn refusal(refusal: Refusal, which: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The head of an answer, with the server's proof if it is the first one.
-pub(super) fn answer(answer: &Answer, proof: Option<[u8; 32]>, close: bool) -> String {
+/// Says that an answer is being made; to be sealed.
+pub(super) const BUSY: &[u8] = b"HTTP/1.1 102 Processing\r\n";
+
+/// The head of an answer, to be sealed. `tag` is that of its body.
+pub(super) fn answer(answer: &Answer, tag: Option<Tag>, close: bool) -> Vec<u8> {
     let mut text = String::with_capacity(256);
     // Writing into a String cannot fail.
     let _ = write!(text, "HTTP/1.1 {} {}\r\n", answer.status, phrase(answer.status));
@@ -35,14 +38,13 @@ pub(super) fn answer(answer: &Answer, proof: Option<[u8; 32]>, close: bool) -> S
     for (name, value) in &answer.headers {
         let _ = write!(text, "{name}: {value}\r\n");
     }
-    if let Some(proof) = proof {
-        let _ = write!(text, "Monarch-Proof: {}\r\n", auth::proof_value(&proof));
+    if let Some(tag) = tag {
+        let _ = write!(text, "Monarch-Tag: {tag}\r\n");
     }
     if close {
         text.push_str(CLOSE);
     }
-    text.push_str("\r\n");
-    text
+    text.into_bytes()
 }
 
 /// Whether an answer can be put into a head: a value with a line break in it would be read as
@@ -59,6 +61,7 @@ fn phrase(status: u16) -> &'static str {
         206 => "Partial Content",
         400 => "Bad Request",
         401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
         409 => "Conflict",
         416 => "Range Not Satisfiable",

@@ -13,21 +13,30 @@ fn exchange<'a>(client: &'a str, server: &'a str) -> Exchange<'a> {
 /// one.
 #[test]
 fn the_proof_is_what_openssl_makes_of_the_description() {
-    let proof = exchange("z", "o").proof(&Key::new([7; 32]), Side::Client);
+    let proof = exchange("z", "o").proof(&Key::new([7; 32]));
     assert_eq!(hex::encode(&proof), include_str!("proof.hex").trim());
 }
 
 #[test]
 fn each_field_is_part_of_the_proof() {
     let key = Key::new([7; 32]);
-    let proof = exchange("z", "o").proof(&key, Side::Client);
-    assert!(exchange("z", "o").proves(&key, Side::Client, &proof));
-    assert!(!exchange("z", "o").proves(&Key::new([8; 32]), Side::Client, &proof));
-    assert!(!exchange("z", "o").proves(&key, Side::Server, &proof));
-    assert!(!exchange("z", "p").proves(&key, Side::Client, &proof));
-    assert!(!exchange("y", "o").proves(&key, Side::Client, &proof));
-    assert!(!Exchange { nonce: CNONCE, ..exchange("z", "o") }.proves(&key, Side::Client, &proof));
-    assert!(!Exchange { cnonce: NONCE, ..exchange("z", "o") }.proves(&key, Side::Client, &proof));
+    let proof = exchange("z", "o").proof(&key);
+    assert!(exchange("z", "o").proves(&key, &proof));
+    assert!(!exchange("z", "o").proves(&Key::new([8; 32]), &proof));
+    assert!(!exchange("z", "p").proves(&key, &proof));
+    assert!(!exchange("y", "o").proves(&key, &proof));
+    assert!(!Exchange { nonce: CNONCE, ..exchange("z", "o") }.proves(&key, &proof));
+    assert!(!Exchange { cnonce: NONCE, ..exchange("z", "o") }.proves(&key, &proof));
+}
+
+#[test]
+fn each_side_and_purpose_has_a_key_of_its_own() {
+    let (key, exchange) = (Key::new([7; 32]), exchange("z", "o"));
+    let keys = [(Side::Client, "heads"), (Side::Client, "bodies"), (Side::Server, "heads"), (Side::Server, "bodies")]
+        .map(|(side, purpose)| exchange.session_key(&key, side, purpose));
+    for (n, one) in keys.iter().enumerate() {
+        assert!(!keys[..n].contains(one) && *one != exchange.proof(&key));
+    }
 }
 
 #[test]
@@ -42,8 +51,19 @@ fn fields_do_not_run_into_each_other() {
 fn credentials_survive_their_header() {
     let given = Credentials { node: "[::1]:80".into(), nonce: NONCE, cnonce: CNONCE, mac: [9; 32] };
     assert_eq!(Credentials::parse(&given.to_string()), Some(given));
-    assert_eq!(parse_challenge(&challenge(NONCE)), Some(NONCE));
-    assert_eq!(parse_proof(&proof_value(&[3; 32])), Some([3; 32]));
+    assert_eq!(parse_challenge(&challenge(NONCE)), Ok(NONCE));
+}
+
+#[test]
+fn another_version_is_told_by_its_number() {
+    let old = format!("Monarch nonce=\"{NONCE}\"");
+    let new = challenge(NONCE).replace("\"2\"", "\"30\"");
+    for (value, what) in
+        [(old.as_str(), "version 1 "), (&new, "version 30 "), ("Basic x", "no proof"), ("", "no proof")]
+    {
+        let said = parse_challenge(value).unwrap_err();
+        assert!(said.contains(what), "{value}: {said}");
+    }
 }
 
 #[test]

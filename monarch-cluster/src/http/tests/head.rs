@@ -13,8 +13,11 @@ fn asked(text: &str) -> Result<RequestHead, Refusal> {
 
 #[test]
 fn a_request_with_everything() {
-    let text = "POST /v1/a?b=c HTTP/1.1\r\nhost: x\r\nCONTENT-LENGTH: 3\r\nMonarch-Hops: 2\r\nAuthorization: y\r\n\
-                Expect: 100-continue\r\nRange: lines=1\r\nConnection: keep-alive, Close\r\n\r\nabc";
+    let tag = "0123456789abcdef0123456789abcdef";
+    let text = format!(
+        "POST /v1/a?b=c HTTP/1.1\r\nhost: x\r\nCONTENT-LENGTH: 3\r\nMonarch-Hops: 2\r\nAuthorization: y\r\n\
+                Monarch-Tag: {tag}\r\nRange: lines=1\r\nConnection: keep-alive, Close\r\n\r\nabc"
+    );
     let (head, len) = request(text.as_bytes()).unwrap().unwrap();
     assert_eq!(len, text.len() - 3);
     let expected = RequestHead {
@@ -25,7 +28,7 @@ fn a_request_with_everything() {
         hops: 2,
         authorization: Some("y".into()),
         body: 3,
-        wants_continue: true,
+        tag: tag.parse().ok(),
         close: true,
     };
     assert_eq!(head, expected);
@@ -65,6 +68,7 @@ fn each_wrong_head_has_its_refusal() {
     }
     let lines = [
         ("Host: y\r\n", R::Malformed),
+        ("Monarch-Tag: 00\r\n", R::Malformed),
         ("Content-Length: 3\r\n", R::Malformed),
         ("Content-Length: 0\r\nContent-Length: 0\r\n", R::Malformed),
         ("Monarch-Hops: 256\r\n", R::Malformed),

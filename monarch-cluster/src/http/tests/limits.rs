@@ -11,7 +11,7 @@ fn rate(server: &Server, threads: usize, one_name: bool) -> f64 {
     let each = |at: usize| {
         let my_name = if one_name { "z".to_owned() } else { format!("z{at}") };
         let peer = Peer::new(PeerOptions { my_name, ..peer_options(server.addr()) }).unwrap();
-        (0..4).map(|_| peer.get("/file", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap().len()).sum::<usize>()
+        (0..4).map(|_| peer.get("/shared", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap().len()).sum::<usize>()
     };
     let total: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|at| scope.spawn(move || each(at))).collect();
@@ -60,7 +60,7 @@ fn a_limit_is_no_silence() {
         Server::start(Options { bandwidth_limit: Some(1 << 20), ..options() }, Arc::new(Double::new()), None).unwrap();
     let peer = peer(server.addr());
     for _ in 0..6 {
-        let part = peer.get("/file", Some(0..256 << 10), 0, max_wait()).unwrap();
+        let part = peer.get("/shared", Some(0..256 << 10), 0, max_wait()).unwrap();
         assert_eq!(part.bytes(u64::MAX).unwrap().len(), 256 << 10);
     }
 }

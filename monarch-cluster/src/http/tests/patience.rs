@@ -42,9 +42,9 @@ fn a_peer_that_never_answers_is_given_up() {
 #[test]
 fn a_peer_that_usually_answers_is_given_up_sooner() {
     let (addr, _) = impostor(|mut stream, _| {
-        let proof = take_login(&stream, &key());
+        let mut session = take_login(&stream, &key()).unwrap();
         for _ in 0..9 {
-            let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{proof}\r\n");
+            let _ = stream.write_all(&answer(&mut session, ""));
             read_head(&stream);
         }
         std::thread::sleep(MS * 60_000);
@@ -68,8 +68,8 @@ fn nobody_there_is_known_at_once() {
 /// A peer that sends `len` in its head and leaves the body to `send`.
 fn body_by(len: u64, send: impl Fn(&mut std::net::TcpStream) + Send + 'static) -> Peer {
     let (addr, _) = impostor(move |mut stream, _| {
-        let proof = take_login(&stream, &key());
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n{proof}\r\n");
+        let mut session = take_login(&stream, &key()).unwrap();
+        let _ = stream.write_all(&sealed(&mut session, &format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n"), ""));
         send(&mut stream);
     });
     short(addr)
@@ -130,9 +130,9 @@ fn only_waiting_counts_and_not_what_the_reader_does() {
 #[test]
 fn a_client_that_stops_reading_is_left() {
     let server = serve(Options { progress_timeout: MS * 300, ..options() });
-    let mut stream = logged_in(server.addr());
+    let (mut stream, mut session) = logged_in(server.addr());
     for _ in 0..20 {
-        stream.write_all(b"GET /file HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(&sealed(&mut session, "GET /file HTTP/1.1\r\nHost: x\r\n", "")).unwrap();
     }
     let connections = || server.metrics().connections.load(std::sync::atomic::Ordering::Relaxed);
     let until = Instant::now() + Duration::from_secs(5);
@@ -145,16 +145,17 @@ fn a_client_that_stops_reading_is_left() {
 #[test]
 fn a_client_that_stops_sending_is_left() {
     let server = serve(Options { progress_timeout: MS * 200, ..options() });
-    let stream = logged_in(server.addr());
-    let text = talk(&stream, b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc", MS * 3000);
+    let (stream, mut session) = logged_in(server.addr());
+    let whole = sealed(&mut session, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n", "abcdefghi");
+    let text = talk(&stream, &whole[..whole.len() - 6], MS * 3000);
     assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
 }
 
 #[test]
 fn work_for_a_client_that_left_is_dropped() {
     let server = serve(options());
-    let mut stream = logged_in(server.addr());
-    stream.write_all(b"GET /busy/60000 HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let (mut stream, mut session) = logged_in(server.addr());
+    stream.write_all(&sealed(&mut session, "GET /busy/60000 HTTP/1.1\r\nHost: x\r\n", "")).unwrap();
     std::thread::sleep(MS * 50);
     drop(stream);
     let until = Instant::now() + Duration::from_secs(3);

@@ -28,8 +28,8 @@ fn another_secret_is_refused_on_both_sides() {
     assert_eq!(refused(&server, Refusal::BadProof), 1);
 
     let (addr, _) = impostor(|mut stream, _| {
-        let proof = take_login(&stream, &Key::new([6; 32]));
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n{proof}\r\nbad");
+        let mut session = take_login(&stream, &Key::new([6; 32])).unwrap();
+        let _ = stream.write_all(&answer(&mut session, "bad"));
     });
     let err = peer(addr).get("/file", None, 0, max_wait()).unwrap_err();
     assert!(matches!(err, WireError::Unauthenticated { who: "the peer", .. }), "{err}");
@@ -70,16 +70,27 @@ fn another_name_than_meant_is_refused() {
 }
 
 #[test]
+fn a_name_that_is_in_no_list_is_refused() {
+    let members = |names: &[&str]| Some(std::sync::Arc::new(names.iter().map(|&name| name.to_owned()).collect()));
+    let server = serve(Options { members: members(&["o", "p"]), ..options() });
+    let err = peer(server.addr()).head("/file", max_wait()).unwrap_err();
+    assert!(matches!(err, WireError::NoMember { .. }), "{err}");
+    assert_eq!(refused(&server, Refusal::NoMember), 1);
+    let server = serve(Options { members: members(&["o", "z"]), ..options() });
+    assert_eq!(peer(server.addr()).head("/file", max_wait()).unwrap().status(), 200);
+}
+
+#[test]
 fn a_proof_seen_on_the_network_is_of_no_use() {
     let server = serve(options());
     let (first, nonce) = challenged(server.addr());
-    let line = authorization(nonce);
-    let request = format!("HEAD /file HTTP/1.1\r\nHost: x\r\n{line}\r\n");
-    assert!(talk_once(&first, request.as_bytes()).starts_with("HTTP/1.1 200"));
+    let (line, mut session) = authorization(nonce);
+    let request = sealed(&mut session, &format!("HEAD /file HTTP/1.1\r\nHost: x\r\n{line}"), "");
+    assert!(talk_once(&first, &request).starts_with("HTTP/1.1 200"));
     let (second, _) = challenged(server.addr());
-    assert_eq!(status(&talk(&second, request.as_bytes(), MS * 2000)), 401);
+    assert_eq!(status(&talk(&second, &request, MS * 2000)), 401);
     let third = TcpStream::connect(server.addr()).unwrap();
-    assert_eq!(status(&talk(&third, request.as_bytes(), MS * 2000)), 401);
+    assert_eq!(status(&talk(&third, &request, MS * 2000)), 401);
     assert_eq!(refused(&server, Refusal::Replayed), 2);
 }
 
@@ -178,9 +189,9 @@ fn the_limit_of_connections_follows_what_is_admitted() {
 #[test]
 fn idle_connections_are_closed() {
     let server = serve(Options { idle_timeout: MS * 1000, ..options() });
-    let stream = logged_in(server.addr());
+    let (stream, _) = logged_in(server.addr());
     assert_eq!(talk(&stream, b"", MS * 10_000), "");
-    let stream = logged_in(server.addr());
+    let (stream, _) = logged_in(server.addr());
     assert_eq!(status(&talk(&stream, b"GET /fi", MS * 10_000)), 408);
     let peer = peer(server.addr());
     drop(peer.head("/file", max_wait()).unwrap());
@@ -191,7 +202,7 @@ fn idle_connections_are_closed() {
 #[test]
 fn two_hundred_silent_strangers_keep_no_proven_peer_waiting() {
     let server = serve(Options { handshake_timeout: MS * 60_000, ..options() });
-    let known = logged_in(server.addr());
+    let (known, mut session) = logged_in(server.addr());
     let strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
     let until = Instant::now() + MS * 20_000;
     // Those for which there is no place have gone, the oldest first.
@@ -202,12 +213,12 @@ fn two_hundred_silent_strangers_keep_no_proven_peer_waiting() {
     assert_eq!(talk(&strangers[0], b"", MS * 20_000), "");
     let begun = Instant::now();
     for _ in 0..20 {
-        let got = peer(server.addr()).get("/file", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap();
+        let got = peer(server.addr()).get("/shared", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap();
         assert!(*got == content()[..]);
     }
     assert!(begun.elapsed() < MS * 15_000, "{:?}", begun.elapsed());
-    let line = b"HEAD /file HTTP/1.1\r\nHost: x\r\n\r\n";
-    assert!(talk_once(&known, line).starts_with("HTTP/1.1 200 "));
+    let request = sealed(&mut session, "HEAD /file HTTP/1.1\r\nHost: x\r\n", "");
+    assert!(talk_once(&known, &request).starts_with("HTTP/1.1 200 "));
 }
 
 /// A node that asks for all chunks of a file opens many connections at once, more than there are

@@ -1,6 +1,7 @@
 //! A server with a handler for tests, clients of it, and listeners that behave badly.
 
 use crate::http::auth::{self, Credentials, Exchange, Nonce, Side};
+use crate::http::session::Session;
 use crate::http::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -118,19 +119,33 @@ pub(super) fn talk_once(mut stream: &TcpStream, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&buf[..got]).into_owned()
 }
 
-pub(super) fn authorization(nonce: Nonce) -> String {
+/// A line that proves who asks, and what the connection is from then on.
+pub(super) fn authorization(nonce: Nonce) -> (String, Session) {
     let cnonce = Nonce::random().unwrap();
-    let mac = Exchange { nonce, cnonce, client: "z", server: "o" }.proof(&key(), Side::Client);
-    format!("Authorization: {}\r\n", Credentials { node: "z".into(), nonce, cnonce, mac })
+    let exchange = Exchange { nonce, cnonce, client: "z", server: "o" };
+    let credentials = Credentials { node: "z".into(), nonce, cnonce, mac: exchange.proof(&key()) };
+    (format!("Authorization: {credentials}\r\n"), Session::new(&exchange, &key(), Side::Client))
 }
 
-/// A connection that is authenticated.
-pub(super) fn logged_in(addr: SocketAddr) -> TcpStream {
+/// A sealed request with this body; `lines` are those of its head but for what keeps it authentic.
+pub(super) fn sealed(session: &mut Session, lines: &str, body: &str) -> Vec<u8> {
+    let mut request = lines.as_bytes().to_vec();
+    if !body.is_empty() {
+        request.extend(format!("Monarch-Tag: {}\r\n", session.outgoing.tag(body.as_bytes())).as_bytes());
+    }
+    session.outgoing.seal(&mut request);
+    request.extend(body.as_bytes());
+    request
+}
+
+/// A connection that is authenticated, and its session.
+pub(super) fn logged_in(addr: SocketAddr) -> (TcpStream, Session) {
     let (stream, nonce) = challenged(addr);
-    let line = authorization(nonce);
-    let text = talk_once(&stream, format!("HEAD /file HTTP/1.1\r\nHost: x\r\n{line}\r\n").as_bytes());
-    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("Monarch-Proof: "), "{text}");
-    stream
+    let (line, mut session) = authorization(nonce);
+    let request = sealed(&mut session, &format!("HEAD /file HTTP/1.1\r\nHost: x\r\n{line}"), "");
+    let text = talk_once(&stream, &request);
+    assert!(text.starts_with("HTTP/1.1 200 ") && session.incoming.open(text.as_bytes()), "{text}");
+    (stream, session)
 }
 
 /// A listener whose connections, one after the other, are left to `each`.
@@ -145,19 +160,25 @@ pub(super) fn impostor(each: impl Fn(TcpStream, usize) + Send + 'static) -> (Soc
     (addr, thread)
 }
 
-/// The server's side of a handshake by somebody who knows the secret; the proof is to be sent with
-/// the first answer.
-pub(super) fn take_login(stream: &TcpStream, key: &Key) -> String {
+/// The server's side of a handshake by somebody who knows the secret.
+pub(super) fn take_login(stream: &TcpStream, key: &Key) -> Option<Session> {
     let nonce = Nonce::random().unwrap();
     read_head(stream);
     let text = format!("HTTP/1.1 401 No\r\nContent-Length: 0\r\nWWW-Authenticate: {}\r\n\r\n", auth::challenge(nonce));
     let mut writer = stream;
     writer.write_all(text.as_bytes()).unwrap();
     let request = read_head(stream);
-    let value = request.split("Authorization: ").nth(1).unwrap_or_default().lines().next().unwrap_or_default();
-    let Some(given) = Credentials::parse(value) else { return String::new() };
+    let value = request.split("Authorization: ").nth(1)?.lines().next()?;
+    let given = Credentials::parse(value)?;
     let exchange = Exchange { nonce, cnonce: given.cnonce, client: &given.node, server: "o" };
-    format!("Monarch-Proof: {}\r\n", auth::proof_value(&exchange.proof(key, Side::Server)))
+    let mut session = Session::new(&exchange, key, Side::Server);
+    let _ = session.incoming.open(request.as_bytes());
+    Some(session)
+}
+
+/// A sealed answer with this body.
+pub(super) fn answer(session: &mut Session, body: &str) -> Vec<u8> {
+    sealed(session, &format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len()), body)
 }
 
 pub(super) fn read_head(mut stream: &TcpStream) -> String {

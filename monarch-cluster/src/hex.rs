@@ -3,12 +3,12 @@
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
 /// `bytes` as hex digits.
-pub(super) fn encode(bytes: &[u8]) -> String {
+pub(crate) fn encode(bytes: &[u8]) -> String {
     HEXLOWER.encode(bytes)
 }
 
 /// The bytes that exactly `2 * N` hex digits of either case stand for.
-pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut out = [0; N];
     // (A buffer of another length than the text decodes to is a panic.)
     let fits = HEXLOWER_PERMISSIVE.decode_len(text.len()).is_ok_and(|len| len == N);
