@@ -211,7 +211,8 @@ impl Node {
     ) -> Result<Self, NodeError> {
         let tables = Tables::new(pool.clone(), traffic.clone());
         let known = (tables.sums.clone(), tags.clone());
-        let copies = Arc::new(LocalCopies::new(tables.store.clone(), known, pool.options().peer_timeout));
+        let copies =
+            Arc::new(LocalCopies::new(tables.store.clone(), known, traffic.clone(), pool.options().peer_timeout));
         let reporter = Arc::new(StatusReporter::new(pool.clone(), tables.store.clone(), traffic.clone()));
         let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
         let exchange = Arc::new(IndexExchange::new(pool.clone(), tables.election.clone(), tables.startup.clone()));

@@ -49,9 +49,6 @@ impl CorruptionInspector {
             let verdict = self.judge(&report);
             self.reports.judged((from, &report), verdict, Instant::now());
             self.traffic.complaints.fetch_add(1, Ordering::Relaxed);
-            if verdict == Verdict::Damaged {
-                self.traffic.found_damaged.fetch_add(1, Ordering::Relaxed);
-            }
             rest = start.elapsed() * REST_FACTOR;
         }
     }

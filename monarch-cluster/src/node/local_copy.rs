@@ -6,6 +6,7 @@
 
 use super::checksum_table::ChecksumTable;
 use super::store::Store;
+use super::traffic_stats::TrafficStats;
 use super::wait_graph::Waits;
 use crate::directory::Local;
 use crate::tag::{Tag, TagKey, Tagger};
@@ -129,14 +130,20 @@ pub(super) struct LocalCopies {
     store: Arc<Store>,
     sums: Arc<ChecksumTable>,
     tags: TagKey,
+    traffic: Arc<TrafficStats>,
     /// How long a file that waits in line is waited for.
     patience: Duration,
 }
 
 impl LocalCopies {
     /// Copies in `store`; a file that waits in line is waited for no longer than `patience`.
-    pub(super) fn new(store: Arc<Store>, (sums, tags): (Arc<ChecksumTable>, TagKey), patience: Duration) -> Self {
-        Self { store, sums, tags, patience }
+    pub(super) fn new(
+        store: Arc<Store>,
+        (sums, tags): (Arc<ChecksumTable>, TagKey),
+        traffic: Arc<TrafficStats>,
+        patience: Duration,
+    ) -> Self {
+        Self { store, sums, tags, traffic, patience }
     }
 
     /// A file that a request names.
@@ -291,6 +298,7 @@ impl LocalCopies {
         if !store.drop_damaged(&here.served, &here.entry, seen) {
             return false;
         }
+        self.traffic.found_damaged.fetch_add(1, Ordering::Relaxed);
         // Some may have been taken from the copy itself.
         self.sums.forget_parts(&here.file);
         store.fetch_again(&here.served, &here.entry);

@@ -42,7 +42,7 @@ pub struct NodeStatus {
     /// Reports of other nodes, which got damaged bytes from here, that were looked into.
     #[serde(default)]
     pub complaints: u64,
-    /// Copies here that were found damaged in that way, and dropped.
+    /// Copies here that were found damaged, before they were sent or after a report, and dropped.
     #[serde(default)]
     pub found_damaged: u64,
     /// The other nodes as it sees them.

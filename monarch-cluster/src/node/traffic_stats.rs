@@ -23,11 +23,11 @@ pub struct Traffic {
 /// Counters since the agent started.
 #[derive(Debug, Default)]
 pub struct TrafficStats {
-    /// Answers whose bytes did not have their checksum.
+    /// Answers whose bytes did not have their tag.
     pub damaged: AtomicU64,
     /// Reports of other nodes of bytes from here that arrived damaged, which were looked into.
     pub complaints: AtomicU64,
-    /// Copies of this node that were found damaged in that way.
+    /// Copies of this node that were found damaged: before they were sent, or after a report.
     pub found_damaged: AtomicU64,
     /// Files that this node's job changed, announced to the other nodes.
     pub told: AtomicU64,

@@ -83,19 +83,16 @@ fn no_node_takes_damaged_copies(plan: Plan, sizes: std::ops::Range<u64>) {
     // Right bytes, or the jobs fail.
     c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
     let (one, two) = (account(c.node(1)), account(c.node(2)));
-    // (On a busy machine one node may have read everything, and the copies be made again, before
-    // the other asks.)
-    assert!(one.damaged + two.damaged > 0, "{one:#?}{two:#?}");
+    // Node 0 found out before it sent anything.
+    assert_eq!(one.damaged + two.damaged, 0, "{one:#?}{two:#?}");
     let seen = c.since(&mark);
     assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
     // Damaged files are read at each turn at most (2 nodes, 2 epochs), and nothing else.
     assert!(seen.bytes_read <= 4 * owned_bytes, "{owned_bytes}: {seen:#?}");
-    // Node 0 was notified, and has made its copies again: no node asked it for those that it holds
-    // for other owners.
+    // Node 0 has made its copies again: no node asked it for those that it holds for other owners.
     wait_for("right copies", || right() >= owned);
     let zero = account(c.node(0));
     assert!(zero.found_damaged as usize >= owned && zero.found_damaged as usize <= damaged, "{zero:#?}");
-    assert!(zero.complaints >= zero.found_damaged, "{zero:#?}");
     // No reader finds damage any more.
     c.end(c.start_indexed([1, 2], &Reads::epochs(1)));
     assert_eq!((account(c.node(1)).damaged, account(c.node(2)).damaged), (one.damaged, two.damaged));

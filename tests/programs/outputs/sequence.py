@@ -121,11 +121,19 @@ class States:
     def plain(value):
         return value and value[0]
 
+    def left_by(self, k):
+        """Names that a file has left by the renames that led to state k, with nothing between."""
+        names, last = [], None
+        while k and self.ops[k - 1][0] == "rename" and last in (None, self.ops[k - 1][1][1]):
+            last = self.ops[k - 1][1][0]
+            names.append(last)
+            k -= 1
+        return names
+
     def differs(self, k, seen):
         """Names at which what was seen is not state k, or what a state k may look like while values
         that pass are left out."""
-        state, (kind, words) = self.after[k], self.ops[k - 1] if k else ("", ())
-        wrong = []
+        state, wrong = self.after[k], []
         for name in state.keys() | seen.keys():
             want, got = self.plain(state.get(name)), seen.get(name)
             # (A link to what is not pending is made at once: it may be a mutex.)
@@ -134,8 +142,8 @@ class States:
             began = max((at for at, _ in self.history.get(name, []) if at <= k), default=0)
             if (name, began) in self.passing and got in self.earlier(name, began):
                 continue
-            # A rename of what was never published is the publication of one name, then the removal of the other.
-            if kind == "rename" and name == words[0] and got in self.earlier(name, k):
+            # A rename of what was never published is the publication of one name, then the removal of the others.
+            if name in self.left_by(k) and got in self.earlier(name, k):
                 continue
             wrong.append(name)
         return wrong
