@@ -211,8 +211,8 @@ fn latency(contender: &Contender) -> io::Result<(f64, f64)> {
     Ok((median(get), median(head)))
 }
 
-/// Seconds for each GB of a tag, as the receiver of 100 KB makes it, and of the unkeyed checksum that
-/// it made before there were tags: medians of nine rounds in turns.
+/// Seconds for each GB of a tag, as the receiver of 100 KB makes it, and of the unkeyed checksum
+/// that it made before there were tags: medians of nine rounds in turns.
 fn digests() -> (f64, f64) {
     let (bytes, key) = (vec![7; SMALL.1 as usize], TagKey::new([3; 32]));
     let timed = |work: &dyn Fn()| {

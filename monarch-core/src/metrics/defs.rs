@@ -63,7 +63,8 @@ labels! {
     EPOCH = "epoch";
     /// Name of another node.
     PEER = "peer";
-    /// Why requests of other nodes were refused, such as `unauthenticated`, `bad_proof`, `slow`.
+    /// Why requests of other nodes were refused, such as `unauthenticated`, `bad_proof`,
+    /// `no_member`, `forged`, `slow`.
     REFUSAL = "reason";
 }
 
