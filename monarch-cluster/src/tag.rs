@@ -3,11 +3,11 @@
 //! A tag is AEGISMAC-128L (`draft-irtf-cfrg-aegis-aead`, 16 bytes) of what the bytes are, and of
 //! the bytes. It costs about as much as an unkeyed checksum where the processor has AES
 //! instructions. The tag of a part of a file is the same for all who ask for it, so that it is
-//! computed once and the bytes are sent by the kernel (`sendfile`), which nobody reads for it.
+//! computed once and the kernel sends the bytes (`sendfile`): no process reads them for it.
 //!
-//! Nonces: for parts of files the first 16 bytes of the index's name, for bodies the number of
-//! their message. AEGIS stays unforgeable when a nonce is used for several messages of a MAC,
-//! since none of them is encrypted with it.
+//! Nonces: for parts of files the number of their index (16 bytes), for bodies the number of their
+//! message. A key and a nonce of this MAC may serve many messages, as none is encrypted with them:
+//! the library's own default is one nonce for all.
 
 use crate::hex;
 use aegis::aegis128l::Aegis128LMac;

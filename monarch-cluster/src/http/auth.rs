@@ -49,7 +49,7 @@ use std::io;
 use subtle::ConstantTimeEq;
 
 /// Version of the protocol. A client goes by that of the challenge; it is part of what is proven as
-/// well, so that nobody on the path makes two nodes believe that they speak the same one.
+/// well, so that an attacker on the path cannot change it.
 const VERSION: &str = "2";
 /// Longest name of a node.
 const MAX_NAME_BYTES: usize = 255;

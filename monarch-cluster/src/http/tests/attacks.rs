@@ -1,5 +1,5 @@
-//! Somebody on the path who reads and changes what two nodes send to each other: nothing false is
-//! believed by either.
+//! An attacker on the path reads and changes what two nodes send to each other: neither believes
+//! anything false.
 
 use super::support::*;
 use crate::http::*;
@@ -144,7 +144,7 @@ fn a_sign_of_life_cannot_be_forged() {
         let Some(mut session) = take_login(&stream, &key()) else { return };
         let _ = stream.write_all(&answer(&mut session, "one"));
         read_head(&stream);
-        // The server is silent, and somebody else would have the client wait for it.
+        // The server is silent, and an attacker would have the client wait for it.
         while stream.write_all(b"HTTP/1.1 102 Processing\r\n\r\n").is_ok() {
             std::thread::sleep(MS * 50);
         }

@@ -160,7 +160,7 @@ pub(super) fn impostor(each: impl Fn(TcpStream, usize) + Send + 'static) -> (Soc
     (addr, thread)
 }
 
-/// The server's side of a handshake by somebody who knows the secret.
+/// The server's side of a handshake by a process that knows the secret.
 pub(super) fn take_login(stream: &TcpStream, key: &Key) -> Option<Session> {
     let nonce = Nonce::random().unwrap();
     read_head(stream);
