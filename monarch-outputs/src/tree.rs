@@ -8,7 +8,7 @@ use monarch_abi::outputs::REMOVED_DIR;
 use monarch_abi::outputs::names::{Link, WHITEOUT, file_text};
 use monarch_abi::outputs::state::State;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,10 +78,11 @@ impl<'a> Tree<'a> {
         let old = self.read(path)?;
         let _ = rustix::fs::unlinkat(self.staging, NEW, AtFlags::empty());
         rustix::fs::symlinkat(text, self.staging, NEW)?;
-        match rustix::fs::renameat(self.staging, NEW, self.tree, path) {
+        let put = || rustix::fs::renameat(self.staging, NEW, self.tree, path);
+        match self.kept(parent(path), put) {
             Err(Errno::NOENT) => {
                 self.make_dirs(parent(path))?;
-                rustix::fs::renameat(self.staging, NEW, self.tree, path)?;
+                self.kept(parent(path), put)?;
             }
             other => other?,
         }
@@ -94,12 +95,33 @@ impl<'a> Tree<'a> {
     fn make_dirs(&self, dir: &[u8]) -> Result<()> {
         let ends = dir.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(at, _)| at).chain([dir.len()]);
         for end in ends.filter(|end| *end > 0) {
-            match rustix::fs::mkdirat(self.tree, &dir[..end], Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            let made = &dir[..end];
+            match self.kept(parent(made), || rustix::fs::mkdirat(self.tree, made, Mode::RWXU)) {
+                Ok(()) => self.set_modified(made, Timespec { tv_sec: 0, tv_nsec: 0 }),
+                Err(Errno::EXIST) => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(())
+    }
+
+    /// Makes a change of a directory of the overlay that is none of the job's. Its time says when
+    /// the job has last changed names there: the shim shows it while something is pending.
+    fn kept<T>(&self, dir: &[u8], change: impl FnOnce() -> T) -> T {
+        let at: &[u8] = if dir.is_empty() { b"." } else { dir };
+        let before = rustix::fs::statat(self.tree, at, AtFlags::SYMLINK_NOFOLLOW);
+        let done = change();
+        if let Ok(st) = before {
+            self.set_modified(at, Timespec { tv_sec: st.st_mtime, tv_nsec: st.st_mtime_nsec as _ });
+        }
+        done
+    }
+
+    fn set_modified(&self, dir: &[u8], last_modification: Timespec) {
+        let last_access = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access, last_modification };
+        // (Then the directory seems to have been changed later than it was.)
+        let _ = rustix::fs::utimensat(self.tree, dir, &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
     /// Removes the link at a path, and directories that are empty without it.
@@ -108,11 +130,15 @@ impl<'a> Tree<'a> {
     /// What the kernel said.
     pub fn remove(&self, path: &[u8]) -> Result<()> {
         let Some(old) = self.read(path)? else { return Ok(()) };
-        rustix::fs::unlinkat(self.tree, path, AtFlags::empty())?;
+        self.kept(parent(path), || rustix::fs::unlinkat(self.tree, path, AtFlags::empty()))?;
         add(&self.state.pending, false, is_pending(&old));
         add(&self.state.entries, false, true);
         let mut dir = parent(path);
-        while !dir.is_empty() && rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR).is_ok() {
+        while !dir.is_empty() {
+            let removed = self.kept(parent(dir), || rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR));
+            if removed.is_err() {
+                break;
+            }
             dir = parent(dir);
         }
         Ok(())

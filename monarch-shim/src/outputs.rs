@@ -33,6 +33,7 @@ pub mod attributes;
 pub mod barrier;
 pub mod create;
 pub mod descriptors;
+pub mod dir_times;
 pub mod extended;
 pub mod journal;
 pub mod kernel;
@@ -286,10 +287,11 @@ pub unsafe fn statx(
     unsafe {
         at_path(dirfd, path, -1, |place| {
             peers::settle(place, follow);
-            let (file, mut path) = match stat::subject(place, follow)? {
+            let (file, changed, mut path) = match stat::subject(place, follow)? {
                 Answer::Plain => return Ok(Answer::Plain),
-                Answer::Done(stat::Subject::Staged(file, path)) => (Some(file), path),
-                Answer::Done(stat::Subject::At(path)) => (None, path),
+                Answer::Done(stat::Subject::Staged(file, path)) => (Some(file), None, path),
+                Answer::Done(stat::Subject::At(path)) => (None, None, path),
+                Answer::Done(stat::Subject::Changed(path, time)) => (None, Some(time), path),
             };
             if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
                 return Err(errno::errno());
@@ -297,7 +299,7 @@ pub unsafe fn statx(
             match file {
                 Some(file) => stat::translate_x(&file, &mut *buf),
                 None if u32::from((*buf).stx_mode) & libc::S_IFMT == libc::S_IFLNK => (*buf).stx_size -= 1,
-                None => {}
+                None => changed.into_iter().for_each(|time| dir_times::raise_x(&mut *buf, time)),
             }
             Ok(Answer::Done(0))
         })
@@ -316,7 +318,8 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
             let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
             peers::settle(place, follow);
             Ok(match stat::subject(place, follow)? {
-                Answer::Plain => Answer::Plain,
+                // Times are no question of this call.
+                Answer::Plain | Answer::Done(stat::Subject::Changed(..)) => Answer::Plain,
                 Answer::Done(stat::Subject::Staged(_, mut path) | stat::Subject::At(mut path)) => {
                     kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
                     Answer::Done(0)
@@ -416,6 +419,19 @@ pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
             names::make(place).map(as_result)
         })
     }
+}
+
+/// Whether what the PFS has at a name that cannot be made is a file that the job has removed: then
+/// the removal is published.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+pub unsafe fn was_removed(dirfd: c_int, path: *const c_char) -> bool {
+    let removed = |place: &mut Place| Ok(Answer::Done(names::was_removed(place).unwrap_or(false)));
+    // SAFETY: by contract.
+    unsafe { at_changed_path(dirfd, path, false, false, removed) == Some(true) }
 }
 
 /// symlinkat(2).

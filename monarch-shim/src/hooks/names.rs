@@ -129,15 +129,19 @@ pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_i
 }
 
 /// A name is made: of a directory, a device, a pipe.
-pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
         if let Some(done) = outputs::make(dirfd, path) {
             return done;
         }
         name(dirfd, path);
+        let result = call();
+        if result < 0 && errno::errno() == libc::EEXIST && outputs::was_removed(dirfd, path) {
+            return call();
+        }
+        result
     }
-    call()
 }
 
 /// A symbolic link is made.

@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::dir_times;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::listing;
@@ -82,6 +83,10 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
             settle_directory(place)?;
             return Ok(Answer::Plain);
         }
+        Found::Entry(Entry::Nothing) if place.rel().is_empty() => {
+            settle_directory(place)?;
+            return Ok(Answer::Plain);
+        }
         // (The next open finds the published file to be another one than was copied.)
         Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
         Found::Entry(Entry::Symlink(_)) => {
@@ -117,6 +122,7 @@ pub fn settle_directory(place: &Place) -> Result<()> {
     if place.root.map.may_be_overtaken() && listing::has_pending(&place.root, place.rel())? {
         barrier::wait_for_all(&place.root);
     }
+    dir_times::forget(&place.root, place.rel());
     Ok(())
 }
 

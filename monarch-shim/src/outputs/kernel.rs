@@ -68,6 +68,17 @@ pub fn mkdir(path: &CStr) -> Result<(), Errno> {
     result(unsafe { call(libc::SYS_mkdirat, [HERE, path.as_ptr() as usize, 0o700, 0, 0, OWN]) }).map(drop)
 }
 
+/// utimensat(2): the time of the last change of what lies at an absolute path; `None`: now.
+pub fn set_modified(path: &CStr, time: Option<(i64, i64)>) -> Result<(), Errno> {
+    let omitted = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
+    let (tv_sec, tv_nsec) = time.unwrap_or((0, libc::UTIME_NOW));
+    let times = [omitted, libc::timespec { tv_sec, tv_nsec }];
+    let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
+    let args = [HERE, path.as_ptr() as usize, times.as_ptr() as usize, flags, 0, OWN];
+    // SAFETY: a C string and two times.
+    result(unsafe { call(libc::SYS_utimensat, args) }).map(drop)
+}
+
 /// openat(2) of an absolute path.
 pub fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
     open_at(libc::AT_FDCWD, path, flags, mode)

@@ -237,6 +237,21 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
     }
 }
 
+/// Whether the PFS may have a name only because an older file of that name was published a moment
+/// ago, whose removal has its turn still to come. Waits for that.
+pub fn was_removed(place: &mut Place) -> Result<bool> {
+    let root = place.root;
+    if !root.map.may_be_overtaken() || place.rel().is_empty() {
+        return Ok(false);
+    }
+    place.is_dir_path = false;
+    if entry_at(place)?.is_there() || on_pfs(place).is_ok_and(|st| is_dir(&st)) {
+        return Ok(false);
+    }
+    barrier::wait_for_all(&root);
+    Ok(on_pfs(place).is_err())
+}
+
 /// symlink(2).
 pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     let root = place.root;

@@ -150,7 +150,7 @@ pub fn forget_clean(place: &Place) -> Result<()> {
     let _journal = Journal::lock(&place.root)?;
     let entry = tree::read(&place.root, place.rel())?;
     if let Entry::Clean(clean) = &entry {
-        tree::take(place, &entry)?;
+        tree::forget(place, &entry)?;
         drop_data(&place.root, &clean.file);
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use super::answer::{Answer, Result};
 use super::descriptors;
+use super::dir_times::{self, Time};
 use super::kernel;
 use super::lookup::{Found, lookup};
 use super::place::Place;
@@ -20,13 +21,17 @@ pub enum Subject {
     Staged(Staged, Absolute),
     /// What lies at this path, as it is.
     At(Absolute),
+    /// A directory of the PFS at this path, in which the job has last changed names at this time.
+    Changed(Absolute, Time),
 }
 
 /// What a call that asks about a place asks about; a plain call is the PFS's.
 pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
     Ok(match lookup(place, follow)? {
         Found::Elsewhere(path) => Answer::Done(Subject::At(path)),
-        Found::Entry(Entry::Nothing | Entry::Directory | Entry::Clean(_)) => Answer::Plain,
+        Found::Entry(Entry::Directory) => changed(place)?,
+        Found::Entry(Entry::Nothing) if place.rel().is_empty() => changed(place)?,
+        Found::Entry(Entry::Nothing | Entry::Clean(_)) => Answer::Plain,
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
         Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
         Found::Entry(Entry::File(file)) => {
@@ -34,6 +39,13 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
             Answer::Done(Subject::Staged(file, path))
         }
         Found::Entry(Entry::Symlink(_)) => Answer::Done(Subject::At(place.in_tree()?)),
+    })
+}
+
+fn changed(place: &Place) -> Result<Answer<Subject>> {
+    Ok(match dir_times::last_change(&place.root, place.rel()) {
+        Some(time) => Answer::Done(Subject::Changed(place.on_pfs()?, time)),
+        None => Answer::Plain,
     })
 }
 
@@ -50,6 +62,11 @@ pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
                 // Published and dropped a moment ago.
                 Err(_) => Answer::Plain,
             }
+        }
+        Answer::Done(Subject::Changed(mut path, time)) => {
+            let mut st = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
+            dir_times::raise(&mut st, time);
+            Answer::Done(st)
         }
         Answer::Done(Subject::At(mut path)) => {
             let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
@@ -80,16 +97,23 @@ fn translate(file: &Staged, st: &mut libc::stat64) {
     st.st_mode &= !STAGED_MODE;
 }
 
-/// Whether what `fstat` said may be about a staged file.
+/// Whether what `fstat` said may be about a staged file, or a directory in which names are pending.
 #[inline]
 pub const fn may_be_staged(mode: u32) -> bool {
-    mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE
+    mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE || is_directory(mode)
+}
+
+const fn is_directory(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// After `fstat` of a descriptor.
 #[cold]
 #[inline(never)]
 pub fn translate_open(fd: c_int, st: &mut libc::stat64) {
+    if is_directory(st.st_mode) {
+        return dir_times::of_open(fd).into_iter().for_each(|time| dir_times::raise(st, time));
+    }
     let saved = errno::errno();
     if let Some(ctx) = ctx::for_outputs()
         && descriptors::is_marked_mode(&ctx, st)
@@ -104,6 +128,9 @@ pub fn translate_open(fd: c_int, st: &mut libc::stat64) {
 #[cold]
 #[inline(never)]
 pub fn translate_open_x(fd: c_int, st: &mut libc::statx) {
+    if is_directory(u32::from(st.stx_mode)) {
+        return dir_times::of_open(fd).into_iter().for_each(|time| dir_times::raise_x(st, time));
+    }
     let saved = errno::errno();
     if let Some(ctx) = ctx::for_outputs()
         && super::roots::staged_on_device(&ctx, sys::makedev(st.stx_dev_major, st.stx_dev_minor))

@@ -1,7 +1,8 @@
 //! The overlay of an output root: what its links say, and changing them.
 
+use super::dir_times;
 use super::kernel::{self, Errno};
-use super::place::Place;
+use super::place::{Place, split};
 use super::roots::Root;
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::mem::PathBuffer;
@@ -81,15 +82,13 @@ pub fn has_dir(root: &Root, rel: &[u8]) -> bool {
 
 /// Makes the directories of the overlay above a relative path.
 pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
-    let mut at = 0;
-    while let Some(next) = rel.get(at..).and_then(|rest| rest.iter().position(|&c| c == b'/')) {
-        let end = at + next;
-        let mut path = root.in_tree(rel.get(..end).unwrap_or_default()).ok_or(libc::ENAMETOOLONG)?;
-        match kernel::mkdir(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
-            Ok(()) | Err(libc::EEXIST) => {}
-            Err(e) => return Err(e),
-        }
-        at = end + 1;
+    let above = split(rel).0;
+    if above.is_empty() || has_dir(root, above) {
+        return Ok(());
+    }
+    let ends = above.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(end, _)| end).chain([above.len()]);
+    for end in ends {
+        dir_times::make(root, above.get(..end).unwrap_or_default())?;
     }
     Ok(())
 }
@@ -169,6 +168,11 @@ pub fn take(place: &Place, before: &Entry) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Takes the link of a clean copy away, whose file stays as it is. With the lock held.
+pub fn forget(place: &Place, before: &Entry) -> Result<(), Errno> {
+    dir_times::kept(&place.root, place.parent(), || take(place, before))
+}
+
 /// Moves the link at a place to another one. With the lock held.
 pub fn move_to(from: &Place, to: &Place, replaced: &Entry) -> Result<(), Errno> {
     make_parents(&to.root, to.rel())?;
@@ -197,6 +201,7 @@ pub fn prepare_remove_dir(place: &Place) -> Result<Absolute, Errno> {
 /// lock held.
 pub fn remove_dir(place: &Place, mut link: Absolute) -> Result<(), Errno> {
     kernel::symlink(c"-", link.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    dir_times::changed(&place.root, place.parent());
     count(&place.root, &Entry::Nothing, true, true);
     Ok(())
 }

@@ -54,6 +54,12 @@ fn names_are_made_again_as_something_else() {
 }
 
 #[test]
+fn directories_have_the_time_of_the_last_change_of_the_job() {
+    same(Outputs::new, "dir_times.py", &[], &Drain::ALL, 9);
+    same(Outputs::disk, "dir_times.py", &[], &[Drain::Slow], 10);
+}
+
+#[test]
 fn questions_by_number_and_odd_removals_are_answered_as_directly() {
     same(Outputs::new, "numbers.py", &[], &DRAINED, 4);
     same(Outputs::disk, "numbers.py", &[], &[Drain::Slow], 4);

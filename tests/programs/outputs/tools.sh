@@ -59,7 +59,7 @@ rsyncs() {
   has rsync || return
   source_tree "$TMPDIR/src"
   rsync -a "$TMPDIR/src/" to/; show to/a to/link to/sub/b; bytes 41000 c > "$TMPDIR/src/a"; rm "$TMPDIR/src/empty"
-  rsync -a --delete "$TMPDIR/src/" to/; rsync -a --inplace --checksum "$TMPDIR/src/" to/; rsync -ai "$TMPDIR/src/" to/; rsync -a --partial --append-verify "$TMPDIR/src/" second/
+  rsync -a --delete "$TMPDIR/src/" to/; rsync -a --inplace --checksum "$TMPDIR/src/" to/; rsync -aiO "$TMPDIR/src/" to/; rsync -a --partial --append-verify "$TMPDIR/src/" second/
   show to/sub/deep/x second/link; cksum < to/a; ls -A to
 }
 editors() {
