@@ -130,17 +130,13 @@ impl Planner {
             Op::Open => self.opened(record),
             Op::Close => self.closed(head.id, seq, head.pid, head.time_ns),
             Op::Rename => self.renamed(record),
-            Op::Unlink => self.unlinked(record),
+            Op::Unlink => self.unlinked(record, Place { seq, sub: 0 }),
             Op::Rmdir => {
                 self.claims.set(record.a, (seq, 0), Claim::RemovedDir);
                 self.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
             }
-            Op::Symlink => {
-                self.cover(record.a);
-                self.claims.set(record.a, (seq, 0), Claim::Symlink(record.b.to_vec()));
-                let entry = Entry::Symlink(record.a.to_vec(), record.b.to_vec(), head.time_ns);
-                self.queue.insert(Place { seq, sub: 0 }, entry);
-            }
+            Op::Symlink => self.linked(record.a, record.b, seq, head.time_ns),
+            Op::RenameLink => self.link_renamed(record),
             Op::Attributes => self.attributes_changed(head.id, seq, head.flags, head.time_ns),
             // It has its number, and no entry: open files are tried after it was read.
             Op::Barrier => {}
@@ -291,8 +287,24 @@ impl Planner {
         }
     }
 
-    fn unlinked(&mut self, record: &Record<'_>) {
+    fn linked(&mut self, name: &[u8], target: &[u8], seq: u64, time_ns: u64) {
+        self.cover(name);
+        self.claims.set(name, (seq, 0), Claim::Symlink(target.to_vec()));
+        self.queue.insert(Place { seq, sub: 0 }, Entry::Symlink(name.to_vec(), target.to_vec(), time_ns));
+    }
+
+    /// The new name gets the link, then the old one is removed.
+    fn link_renamed(&mut self, record: &Record<'_>) {
         let (head, seq) = (&record.header, record.header.seq);
+        if let Some((to, target)) = record.renamed_link() {
+            self.linked(to, target, seq, head.time_ns);
+            self.unlinked(record, Place { seq, sub: 1 });
+        }
+    }
+
+    /// The record removes its first name, in a place.
+    fn unlinked(&mut self, record: &Record<'_>, here: Place) {
+        let head = &record.header;
         let mut guard = (head.flags & flag::PUBLISHED != 0).then_some(Guard::Any);
         let top = self.claims.last(record.a).map(|(key, claim)| (key, claim.clone()));
         let id = match (&top, head.id) {
@@ -307,8 +319,8 @@ impl Planner {
             if let Some(file) = self.files.get_mut(&id) {
                 file.is_covered = true;
                 if file.place.is_some() {
-                    file.removed_at = Some(Place { seq, sub: 0 });
-                    self.removals.insert(Place { seq, sub: 0 }, id);
+                    file.removed_at = Some(here);
+                    self.removals.insert(here, id);
                 }
             }
         } else if let Some(file) = self.files.get(&id) {
@@ -341,9 +353,9 @@ impl Planner {
         }
         // The shim may leave a whiteout, as the agent may be publishing something under the name
         // just then: an entry removes it.
-        self.enqueue_unlink(Place { seq, sub: 0 }, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
+        self.enqueue_unlink(here, record.a, guard.unwrap_or(Guard::Nothing), head.time_ns);
         self.unlink_left(left, head.time_ns);
-        if self.removals.contains_key(&Place { seq, sub: 0 }) {
+        if self.removals.contains_key(&here) {
             self.cancel_removed();
         }
     }

@@ -561,6 +561,8 @@ impl Publisher {
                 _ => tree.remove(name),
             },
             Some(Link::Whiteout | Link::Symlink(_)) => tree.remove(name),
+            // A process was killed between its record and the change of the overlay.
+            Some(Link::Clean(_)) if matches!(step.action, Action::Symlink(..)) => tree.remove(name),
             _ => Ok(()),
         }
     }

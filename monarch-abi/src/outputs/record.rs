@@ -39,6 +39,10 @@ pub enum Op {
     /// A call waits until everything before it is published. Files that were closed without a
     /// record are found before this record counts as published.
     Barrier = 8,
+    /// Renamed the symbolic link `a`: `b` is the new name, a zero byte, and the target. Both names
+    /// change in one record, so that no process is killed between them. Always with
+    /// [`flag::PUBLISHED`].
+    RenameLink = 9,
 }
 
 /// Bits of [`Header::flags`].
@@ -108,6 +112,7 @@ impl Op {
             6 => Self::Symlink,
             7 => Self::Attributes,
             8 => Self::Barrier,
+            9 => Self::RenameLink,
             _ => return None,
         })
     }
@@ -124,6 +129,15 @@ pub struct Record<'a> {
     pub a: &'a [u8],
     /// The second text.
     pub b: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The new name and the target of a symbolic link that was renamed.
+    #[must_use]
+    pub fn renamed_link(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let end = self.b.iter().position(|&c| c == 0)?;
+        Some((self.b.get(..end)?, self.b.get(end + 1..)?))
+    }
 }
 
 /// Bytes of a record with texts of these lengths; `None` when they are too long.
@@ -201,6 +215,15 @@ mod tests {
         let record = read(bytes).unwrap();
         assert_eq!((record.op, record.a, record.b), (Op::Rename, &b"a/b.tmp"[..], &b"a/b"[..]));
         assert_eq!((record.header.seq, record.header.id, record.header.pid), (3, 9, 5));
+    }
+
+    #[test]
+    fn a_renamed_link_has_both_names_and_its_target() {
+        let mut out = [0; MAX_BYTES];
+        let record = read(write(&mut out, Header::default(), Op::RenameLink, b"a", b"to/b\0../t").unwrap()).unwrap();
+        assert_eq!((record.op, record.a), (Op::RenameLink, &b"a"[..]));
+        assert_eq!(record.renamed_link(), Some((&b"to/b"[..], &b"../t"[..])));
+        assert_eq!(Record { b: b"to", ..record }.renamed_link(), None);
     }
 
     #[test]

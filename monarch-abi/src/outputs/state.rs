@@ -252,7 +252,7 @@ mod tests {
         state.appended(Op::Open, 7, 2);
         assert!(state.is_last_closed(7));
         // Between the close and the rename there may be others.
-        for op in [Op::Rename, Op::Unlink, Op::Rmdir, Op::Symlink, Op::Attributes] {
+        for op in [Op::Rename, Op::Unlink, Op::Rmdir, Op::Symlink, Op::Attributes, Op::RenameLink] {
             state.appended(Op::Close, 7, 2);
             state.appended(op, 7, 2);
             assert!(!state.is_last_closed(7), "{op:?}");

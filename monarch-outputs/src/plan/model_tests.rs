@@ -350,12 +350,10 @@ impl World {
         if from == to || matches!(self.shown.get(to), Some(Shown::File(_))) {
             return;
         }
-        let flags = if self.seen(to).is_some() { flag::PUBLISHED } else { 0 };
         self.plain.insert(to.to_vec(), Thing::Symlink(target.clone()));
-        self.append(Op::Symlink, 0, flags, to, &target);
-        self.shown.insert(to.to_vec(), Shown::Symlink(target));
         self.plain.remove(from);
-        self.append(Op::Unlink, 0, flag::PUBLISHED, from, b"");
+        self.append(Op::RenameLink, 0, flag::PUBLISHED, from, &[to, b"\0", &target].concat());
+        self.shown.insert(to.to_vec(), Shown::Symlink(target));
         self.shown.insert(from.to_vec(), Shown::Whiteout);
     }
 

@@ -238,8 +238,7 @@ fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
     Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
 }
 
-/// Renames a symbolic link while something is pending: the new name gets the link, then the old one
-/// is removed, both in their turn. `false` if it is none, or if all that is pending has to be
+/// Renames a symbolic link while something is pending, in its turn. `false` if it is none, or if all that is pending has to be
 /// published first.
 fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<bool> {
     let root = from.root;
@@ -276,19 +275,32 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     if from.rel() == to.rel() {
         return Ok(true);
     }
-    let mut text = PathBuffer::front();
-    text.append(b"L").and_then(|()| text.append(target)).ok_or(libc::ENAMETOOLONG)?;
-    let link = tree::prepare(to, text.get())?;
-    let flags = if is_there { flag::PUBLISHED } else { 0 };
-    journal.append(Op::Symlink, About { id: 0, flags }, to.rel(), target)?;
-    link.put(&replaced)?;
+    let mut what = PathBuffer::front();
+    let mut append = |text: &[u8]| what.append(text).ok_or(libc::ENAMETOOLONG);
+    append(to.rel())?;
+    append(b"\0")?;
+    append(target)?;
+    let append = || journal.append(Op::RenameLink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), what.get());
+    tree::make_parents(&root, to.rel())?;
+    // Its link is that of a pending one, or a new one; the old name is hidden, as the agent may be
+    // making the link there just now.
+    if matches!(source, Entry::Symlink(_)) {
+        let whiteout = tree::prepare(from, names::WHITEOUT)?;
+        append()?;
+        tree::move_to(from, to, &replaced)?;
+        whiteout.put(&Entry::Nothing)?;
+    } else {
+        let mut text = PathBuffer::front();
+        text.append(b"L").and_then(|()| text.append(target)).ok_or(libc::ENAMETOOLONG)?;
+        let link = tree::prepare(to, text.get())?;
+        let whiteout = tree::prepare_second(from, names::WHITEOUT)?;
+        append()?;
+        link.put(&replaced)?;
+        whiteout.put(&Entry::Nothing)?;
+    }
     if let Entry::Clean(clean) = replaced {
         drop_data(&root, &clean.file);
     }
-    let before = tree::read(&root, from.rel())?;
-    let whiteout = tree::prepare(from, names::WHITEOUT)?;
-    journal.append(Op::Unlink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), b"")?;
-    whiteout.put(&before)?;
     Ok(true)
 }
 

@@ -129,12 +129,21 @@ pub struct NewLink<'p> {
 /// Makes a link with this text for a place. With the lock held: before the record, so that the
 /// record is not appended when the tier has no space for the link.
 pub fn prepare<'p>(place: &'p Place, text: &[u8]) -> Result<NewLink<'p>, Errno> {
+    prepare_beside(place, text, b"link")
+}
+
+/// [`prepare`] for a second link that goes with the same record.
+pub fn prepare_second<'p>(place: &'p Place, text: &[u8]) -> Result<NewLink<'p>, Errno> {
+    prepare_beside(place, text, b"link.second")
+}
+
+fn prepare_beside<'p>(place: &'p Place, text: &[u8], beside: &[u8]) -> Result<NewLink<'p>, Errno> {
     let root = &place.root;
     make_parents(root, place.rel())?;
     let mut link = PathBuffer::front();
     link.append(text).ok_or(libc::ENAMETOOLONG)?;
     let link = link.c_str().ok_or(libc::ENAMETOOLONG)?;
-    let mut beside = Absolute::join(root.staging(), b"link").ok_or(libc::ENAMETOOLONG)?;
+    let mut beside = Absolute::join(root.staging(), beside).ok_or(libc::ENAMETOOLONG)?;
     let path = beside.c_str().ok_or(libc::ENAMETOOLONG)?;
     match kernel::symlink(link, path) {
         // A process was killed before it put its link there.
