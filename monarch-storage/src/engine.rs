@@ -211,4 +211,6 @@ pub trait CopyEngine: Send + Sync {
     fn name(&self) -> &'static str;
     /// Copies on the calling thread until `work` has no file left and every copy has ended.
     fn run(&self, work: &dyn Work);
+    /// Frees what the calling thread keeps between bursts of work: there was none for a while.
+    fn rest(&self) {}
 }

@@ -31,7 +31,9 @@ const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the thread looks whether the agent ends.
-const POLL_PERIOD: Duration = Duration::from_millis(250);
+const POLL_PERIOD: Duration = Duration::from_secs(1);
+/// Pause after a connection could not be taken.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Names that are tried for the directory of the socket.
 const MAX_TRIES: usize = 16;
 
@@ -188,7 +190,7 @@ async fn serve(listener: &UnixListener, roots: &Arc<Roots>, stop: &AtomicBool) {
                 });
             }
             // Too many open files, perhaps.
-            Ok(Err(_)) => tokio::time::sleep(POLL_PERIOD).await,
+            Ok(Err(_)) => tokio::time::sleep(RETRY_PAUSE).await,
             Err(_) => {}
         }
     }

@@ -39,6 +39,7 @@ pub fn round(tiering: &TieringEngine) {
             memory = memory.saturating_sub(freed);
         }
     }
+    tiering.schedule.workers.maintain();
     tiering.fetching.fetches.maintain();
     tiering.queue.refetch.second_tries();
     tiering.residency.scrubber.audit();
@@ -85,42 +86,29 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
 
 /// How often copies are synced: younger ones have to be verified after a power loss.
 const SYNC_PERIOD: Duration = Duration::from_secs(60);
-
-/// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk
-/// takes.
-pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    let tiering = tiering.clone();
-    let work = move || {
-        let mut last = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(PERIOD);
-            if last.elapsed() >= SYNC_PERIOD {
-                tiering.shared.cx.tiers.iter().for_each(|t| t.log.sync());
-                last = Instant::now();
-            }
-        }
-    };
-    let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
-}
-
 /// How often the thread looks whether a log is to be compacted.
 const LOG_CHECK_PERIOD: Duration = Duration::from_secs(5);
 
-/// Compacts logs that have become too long until `stop`, on a thread of its own: all copies are
-/// looked at.
-pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+/// Syncs the logs of the tiers now and then, and compacts those that have become too long, until
+/// `stop`. On a thread of its own: a sync takes as long as the disk takes, and for a new log all
+/// copies are looked at.
+pub fn logs(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
-        let mut last = Instant::now();
+        let (mut synced, mut checked) = (Instant::now(), Instant::now());
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
-            if last.elapsed() >= LOG_CHECK_PERIOD {
+            if checked.elapsed() >= LOG_CHECK_PERIOD {
                 tiering.placement.reclaim.compact_logs();
-                last = Instant::now();
+                checked = Instant::now();
+            }
+            if synced.elapsed() >= SYNC_PERIOD {
+                tiering.shared.cx.tiers.iter().for_each(|t| t.log.sync());
+                synced = Instant::now();
             }
         }
     };
-    let _ = std::thread::Builder::new().name("tidy".to_owned()).stack_size(256 * 1024).spawn(work);
+    let _ = std::thread::Builder::new().name("logs".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
 /// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as

@@ -194,8 +194,7 @@ pub(super) fn run(parts: &Parts) {
     super::maintenance::watch_site(parts.ctl, parts.stop.clone());
     parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
     parts.tiering.run();
-    super::maintenance::sync(&parts.tiering, parts.stop.clone());
-    super::maintenance::tidy(&parts.tiering, parts.stop.clone());
+    super::maintenance::logs(&parts.tiering, parts.stop.clone());
     super::maintenance::promote(&parts.tiering, parts.stop.clone());
     super::mounts::watch(&parts.tiering, parts.stop.clone());
     super::maintenance::decode(&parts.tiering, parts.stop.clone());

@@ -25,6 +25,7 @@ mod slot;
 mod worker;
 
 use super::{CopyEngine, Limits, ThreadsEngine, Work};
+use buffer::Buffers;
 use ring::Ring;
 use setup::Setup;
 pub use setup::UringOptions;
@@ -61,6 +62,8 @@ pub struct UringEngine {
 thread_local! {
     /// The ring of this thread; it belongs to the thread that made it.
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+    /// Its buffers: bursts of work come closely after each other.
+    static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers::default());
 }
 
 impl UringEngine {
@@ -99,12 +102,22 @@ impl CopyEngine for UringEngine {
                 Some(ring) => kept.insert(ring),
                 None => kept.insert(Ring::new(self.setup.options.depth)?),
             };
-            Worker::new(&self.setup, work, ring).run().inspect_err(|_| *kept = None)
+            let mut buffers = BUFFERS.take();
+            let ran = Worker::new(&self.setup, work, ring, &mut buffers).run();
+            match ran {
+                Ok(()) => BUFFERS.set(buffers.kept()),
+                Err(_) => *kept = None,
+            }
+            ran
         });
         if let Err(e) = ran {
             self.say(&e);
             self.setup.plain.run(work);
         }
+    }
+
+    fn rest(&self) {
+        drop(BUFFERS.take());
     }
 }
 

@@ -5,9 +5,8 @@ use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::metrics::{CopyOf, Origin};
 use crate::tier::PartWriter;
 use crate::tiering::copy::chunked_fetch::{ChunkMarks, ChunkedFetch, Room};
-use crate::tiering::copy::chunked_fetches::ChunkedFetches;
+use crate::tiering::copy::chunked_fetches::{ChunkedFetches, kind_of};
 use crate::tiering::copy::taken_chunk::{Counted, TakenChunk};
-use crate::tiering::core::engine_trial::Kind;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::queue::inflight_slots::Job;
@@ -94,7 +93,7 @@ impl<'a> ChunkCopyTask<'a> {
         }
         self.job.slot.uses_reserve(!self.marks.demanded);
         let range = self.range();
-        self.fetches.lanes.note_assigned(&self.fetch.file.live, Kind::Chunks, lane, range.end - range.start);
+        self.fetches.lanes.note_assigned(&self.fetch.file.live, kind_of(&self.fetch), lane, range.end - range.start);
     }
 
     /// Ends its count among the chunks that are prefetched.

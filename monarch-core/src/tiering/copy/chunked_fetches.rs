@@ -72,6 +72,11 @@ const fn is_few(in_flight: usize, chunk: u64) -> bool {
     in_flight < MIN_REMOTE_CHUNKS || (in_flight as u64 + 1).saturating_mul(chunk) <= MAX_REMOTE_BYTES
 }
 
+/// The kind of work that the chunks of a file are for the trial of the engines.
+pub(crate) const fn kind_of(fetch: &ChunkedFetch) -> Kind {
+    if fetch.streamed { Kind::Streamed } else { Kind::Chunks }
+}
+
 /// The large files whose chunks are being fetched.
 ///
 /// Fields: 16, fourteen components and two counts.
@@ -293,7 +298,7 @@ impl ChunkedFetches {
         if fetch.file.open_source().is_some() {
             return Lane::Threads;
         }
-        self.lanes.lane_of(&fetch.file.live, Kind::Chunks)
+        self.lanes.lane_of(&fetch.file.live, kind_of(fetch))
     }
 
     /// Queues a file again that may continue now.

@@ -35,19 +35,23 @@ const UNIT_BYTES: u64 = 64 << 10;
 const OVER: u8 = 2;
 
 /// The kinds of work that are measured apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Whole files.
     Files,
-    /// Chunks of large files.
+    /// Chunks of large files that stay.
     Chunks,
+    /// Chunks that are streamed through the window of a tier: few at a time, at the pace of their
+    /// readers. What is quick in bulk says nothing about them.
+    Streamed,
 }
 
-/// The two trials of a mount.
+/// The trials of a mount.
 #[derive(Debug)]
 pub(crate) struct Mount {
     files: Trial,
     chunks: Trial,
+    streamed: Trial,
 }
 
 impl Mount {
@@ -61,6 +65,7 @@ impl Mount {
         Self {
             files: Trial::new(expected(local), TURN_FILES),
             chunks: Trial::new(expected(local && direct), TURN_CHUNKS),
+            streamed: Trial::new(expected(local && direct), TURN_CHUNKS),
         }
     }
 
@@ -69,6 +74,7 @@ impl Mount {
         match kind {
             Kind::Files => &self.files,
             Kind::Chunks => &self.chunks,
+            Kind::Streamed => &self.streamed,
         }
     }
 }

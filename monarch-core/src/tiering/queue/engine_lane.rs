@@ -59,6 +59,7 @@ impl EngineLanes {
                 let what = match kind {
                     Kind::Files => "files",
                     Kind::Chunks => "chunks",
+                    Kind::Streamed => "streamed chunks",
                 };
                 let root =
                     self.cx.ctl.roots().get(live.root).map(|r| String::from_utf8_lossy(self.cx.ctl.str(&r.path)));
@@ -78,7 +79,9 @@ impl EngineLanes {
         match self.has_choice(live) {
             None => format!("{}: {}", Lane::Threads.name(), self.engines.why),
             Some(false) => format!("{}: {}", Lane::Rings.name(), self.engines.why),
-            Some(true) => format!("files {}, chunks {}", of(Kind::Files), of(Kind::Chunks)),
+            Some(true) => {
+                format!("files {}, chunks {}, streamed {}", of(Kind::Files), of(Kind::Chunks), of(Kind::Streamed))
+            }
         }
     }
 

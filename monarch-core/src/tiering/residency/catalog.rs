@@ -10,6 +10,8 @@ use std::collections::{HashSet, VecDeque};
 const AUDIT_COPIES_PER_ROUND: usize = 128;
 /// Copies opened last that every round looks at: about a millisecond of `fstatat`.
 const MAX_OPENED: usize = 1024;
+/// While no copy is placed or opened, one round in so many looks at any.
+const IDLE_ROUNDS: u32 = 4;
 
 /// The resident copies in the order in which they were placed. Some may be gone: their state words
 /// tell.
@@ -20,6 +22,8 @@ pub(crate) struct Catalog {
     audited: usize,
     /// The copies that readers opened last.
     opened: Opened,
+    /// Rounds of the audit since a copy was placed or opened.
+    idle_rounds: u32,
 }
 
 /// At most [`MAX_OPENED`] distinct copies that readers opened. A new one replaces the one noted
@@ -48,6 +52,7 @@ impl Catalog {
     /// Adds copies that were placed in this order.
     pub(crate) fn extend(&mut self, keys: impl Iterator<Item = u64>) {
         self.keys.extend(keys);
+        self.idle_rounds = 0;
     }
 
     /// Removes the copy that was placed last from the list.
@@ -69,11 +74,13 @@ impl Catalog {
     /// Notes a copy that a reader opened.
     pub(crate) fn note_opened(&mut self, key: u64) {
         self.opened.add(key);
+        self.idle_rounds = 0;
     }
 
     /// Adds a copy that was placed now.
     pub(crate) fn add(&mut self, key: u64) {
         self.keys.push_back(key);
+        self.idle_rounds = 0;
     }
 
     /// At most `most` keys, spread evenly, and the number of all keys.
@@ -88,8 +95,13 @@ impl Catalog {
     }
 
     /// The keys of the next round of the audit: the next ones in turn, and those of the copies that
-    /// were opened last.
+    /// were opened last. While nothing is placed or opened, most rounds have none.
     pub(crate) fn next_audit(&mut self) -> Vec<u64> {
+        let idle_rounds = self.idle_rounds;
+        self.idle_rounds = idle_rounds.wrapping_add(1);
+        if !idle_rounds.is_multiple_of(IDLE_ROUNDS) {
+            return Vec::new();
+        }
         let n = self.keys.len().min(AUDIT_COPIES_PER_ROUND);
         let from = if self.audited < self.keys.len() { self.audited } else { 0 };
         self.audited = from + n;
@@ -106,14 +118,14 @@ mod tests {
     fn what_was_opened_last_is_looked_at_in_each_round() {
         let mut catalog = Catalog::default();
         (0..100_000).for_each(|key| catalog.add(key));
-        (50_000..50_100).for_each(|key| catalog.opened.add(key));
         for _ in 0..3 {
+            (50_000..50_100).for_each(|key| catalog.note_opened(key));
             let round = catalog.next_audit();
             assert_eq!(round.len(), AUDIT_COPIES_PER_ROUND + 100);
             assert!((50_000..50_100).all(|key| round.contains(&key)));
         }
         // Further opens push the first ones out, and no copy is looked at twice in a round.
-        (0..2 * MAX_OPENED as u64).for_each(|key| catalog.opened.add(key));
+        (0..2 * MAX_OPENED as u64).for_each(|key| catalog.note_opened(key));
         let round = catalog.next_audit();
         assert_eq!(round.iter().collect::<HashSet<_>>().len(), round.len());
         assert!(!round.contains(&50_000) && round.contains(&(2 * MAX_OPENED as u64 - 1)));
@@ -137,7 +149,17 @@ mod tests {
     fn every_copy_is_audited_in_turn() {
         let mut catalog = Catalog::default();
         catalog.extend(0..3 * AUDIT_COPIES_PER_ROUND as u64);
-        let rounds: HashSet<u64> = (0..3).flat_map(|_| catalog.next_audit()).collect();
+        let rounds: HashSet<u64> = (0..3 * IDLE_ROUNDS).flat_map(|_| catalog.next_audit()).collect();
         assert_eq!(rounds.len(), 3 * AUDIT_COPIES_PER_ROUND);
+    }
+
+    #[test]
+    fn while_nothing_happens_few_rounds_look_at_copies() {
+        let mut catalog = Catalog::default();
+        (0..10_000).for_each(|key| catalog.add(key));
+        let looked: Vec<bool> = (0..9).map(|_| !catalog.next_audit().is_empty()).collect();
+        assert_eq!(looked, [true, false, false, false, true, false, false, false, true]);
+        catalog.note_opened(7);
+        assert!(catalog.next_audit().contains(&7), "at once");
     }
 }

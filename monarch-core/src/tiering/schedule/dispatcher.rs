@@ -298,14 +298,15 @@ impl Dispatcher {
     /// Calls `sleep` with the longest time that a worker without work, looking since `since`, may
     /// sleep: until the reserve for readers runs out and prefetch may run. Only one worker gets a
     /// time, the others get `None`.
-    pub(crate) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
+    pub(crate) fn patiently<T>(&self, since: Instant, sleep: impl FnOnce(Option<Duration>) -> T) -> T {
         let waits = self.prefetch_status.some_ahead();
         let until = if waits { self.throttle.more_slots_in(since) } else { None };
         let until = until.filter(|_| !self.one_waits.swap(true, Ordering::AcqRel));
-        sleep(until);
+        let slept = sleep(until);
         if until.is_some() {
             self.one_waits.store(false, Ordering::Release);
         }
+        slept
     }
 
     /// The lane of a file that is prefetched.

@@ -12,18 +12,25 @@ use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::schedule::dispatcher::{Dispatcher, Next};
-use crate::tiering::schedule::worker_pool::WorkerPool;
+use crate::tiering::schedule::worker_pool::{Woken, WorkerPool};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time without work after which a ring frees its buffers.
+const RING_REST_AFTER: Duration = Duration::from_secs(5);
 
 /// The work of one lane, as the copy engines take it.
-struct InLane<'a>(&'a Workers, Lane);
+struct InLane<'a>(&'a Arc<Workers>, Lane);
 
 impl Work for InLane<'_> {
     fn next(&self) -> Option<Box<dyn Task + '_>> {
         while !self.0.cx.stop.load(Ordering::Relaxed) {
-            match self.0.dispatcher.next_job(self.1).or_else(|| self.0.dispatcher.next_ahead(self.1))? {
+            let next = self.0.dispatcher.next_job(self.1).or_else(|| self.0.dispatcher.next_ahead(self.1))?;
+            if self.1 == Lane::Threads && self.0.worker_pool.took_work() {
+                self.0.start_copier();
+            }
+            match next {
                 Next::Pack(waiting) => self.0.compressor.compress_next(waiting),
                 Next::File(job) => {
                     if let Some(mut task) = self.0.copies.begin(job) {
@@ -53,6 +60,10 @@ pub(crate) struct Workers {
     dispatcher: Arc<Dispatcher>,
     page_follower: PageFollower,
     worker_pool: WorkerPool,
+    /// Copiers that were started so far, for their names.
+    started: AtomicUsize,
+    /// Whether the log has that the system starts no more threads.
+    said: AtomicBool,
 }
 
 impl Workers {
@@ -72,29 +83,51 @@ impl Workers {
             copies: copies.clone(),
             dispatcher: dispatcher.clone(),
             page_follower,
-            worker_pool: WorkerPool::default(),
+            worker_pool: WorkerPool::new(shared.cx.options.max_inflight + shared.cx.options.remote),
+            started: AtomicUsize::new(0),
+            said: AtomicBool::new(false),
         }
     }
 
-    /// Starts the threads: rings and copiers.
+    /// Starts the threads: rings, and the first copiers.
     pub(crate) fn run(self: &Arc<Self>) {
-        let spawn = |name: String, work: fn(&Self)| {
-            let me = self.clone();
-            std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || work(&me))
-        };
-        if let Err(e) = spawn("pages".to_owned(), |me| me.page_follower.run()) {
+        if let Err(e) = self.spawn("pages".to_owned(), |me| me.page_follower.run()) {
             tracing::warn!(error = %e, "files that are mapped are not fetched ahead: the system allows no more threads");
         }
         for i in 0..self.lanes.engines.rings {
-            if let Err(e) = spawn(format!("ring-{i}"), Self::ring) {
+            if let Err(e) = self.spawn(format!("ring-{i}"), Self::ring) {
                 tracing::warn!(rings = i, error = %e, "fewer rings than there should be: the system allows no more threads");
                 break;
             }
         }
-        for i in 0..self.cx.options.max_inflight + self.cx.options.remote {
-            if let Err(e) = spawn(format!("copier-{i}"), Self::copier) {
-                tracing::warn!(copiers = i, error = %e, "fewer copiers than configured: the system allows no more threads");
+        self.maintain();
+    }
+
+    fn spawn(self: &Arc<Self>, name: String, work: fn(&Arc<Self>)) -> std::io::Result<()> {
+        let me = self.clone();
+        std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || work(&me)).map(drop)
+    }
+
+    /// Starts the copiers that there always are, where the system has not allowed them before.
+    pub(crate) fn maintain(self: &Arc<Self>) {
+        while !self.cx.stop.load(Ordering::Relaxed) && self.worker_pool.needs_one() {
+            if !self.start_copier() {
                 return;
+            }
+        }
+    }
+
+    /// Starts a copier that the pool counts as started.
+    fn start_copier(self: &Arc<Self>) -> bool {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        match self.spawn(format!("copier-{number}"), Self::copier) {
+            Ok(()) => true,
+            Err(e) => {
+                self.worker_pool.was_not_started();
+                if !self.said.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(error = %e, "fewer copiers than configured: the system allows no more threads");
+                }
+                false
             }
         }
     }
@@ -107,8 +140,8 @@ impl Workers {
         self.worker_pool.call_all();
     }
 
-    /// A copier: works while there is work, then sleeps.
-    fn copier(&self) {
+    /// A copier: works while there is work, then sleeps; ends when there was none for a while.
+    fn copier(self: &Arc<Self>) {
         let ctl = self.cx.ctl.ctl;
         loop {
             // Read before looking for work: a request after that ends the sleep at once.
@@ -117,13 +150,16 @@ impl Workers {
             if self.cx.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.dispatcher
-                .patiently(since, |patience| self.worker_pool.sleep(&ctl.demand, seen, &ctl.sleepers, patience));
+            let sleep = |patience| self.worker_pool.sleep(&ctl.demand, seen, &ctl.sleepers, patience);
+            if self.dispatcher.patiently(since, sleep) == Woken::ToEnd {
+                return;
+            }
         }
     }
 
-    /// A ring: works while there is work, then sleeps until it is woken.
-    fn ring(&self) {
+    /// A ring: works while there is work, then sleeps until it is woken. What it keeps for the next
+    /// burst it frees after a while.
+    fn ring(self: &Arc<Self>) {
         let Some(uring) = &self.lanes.engines.uring else { return };
         loop {
             let (heard, since) = (self.waker.ring_waker.heard(), Instant::now());
@@ -131,7 +167,14 @@ impl Workers {
             if self.cx.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.dispatcher.patiently(since, |patience| self.waker.ring_waker.sleep(heard, patience));
+            self.dispatcher.patiently(since, |patience| {
+                let patience = patience.unwrap_or(RING_REST_AFTER).min(RING_REST_AFTER);
+                self.waker.ring_waker.sleep(heard, Some(patience));
+            });
+            if self.waker.ring_waker.heard() == heard && since.elapsed() >= RING_REST_AFTER {
+                uring.rest();
+                self.waker.ring_waker.sleep(heard, None);
+            }
         }
     }
 }

@@ -7,8 +7,11 @@ const MIN_BUFFER_BYTES: usize = 128 << 10;
 /// Bytes of all buffers of a ring, at most. A single buffer may be larger.
 const MAX_RING_BYTES: usize = 64 << 20;
 
+/// Bytes of the buffers that a ring keeps between two bursts of work, at most.
+const MAX_KEPT_BYTES: usize = 16 << 20;
+
 /// The buffers of a ring.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Buffers {
     /// Buffers not in use. The last one was used last, and is still in the processor's cache.
     free: Vec<Buffer>,
@@ -37,5 +40,36 @@ impl Buffers {
 
     pub(super) fn give_back(&mut self, buffer: Buffer) {
         self.free.push(buffer);
+    }
+
+    /// Those that are kept for the next burst of work: what was used last, of all that are free.
+    /// (Buffers that are in use still are of calls that were given up, and go with them.)
+    pub(super) fn kept(mut self) -> Self {
+        let mut kept = Self::default();
+        while let Some(buffer) = self.free.pop().filter(|b| kept.total + b.len() <= MAX_KEPT_BYTES) {
+            kept.total += buffer.len();
+            kept.free.insert(0, buffer);
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_is_kept_up_to_a_bound() {
+        let mut buffers = Buffers::default();
+        let taken: Vec<_> = (0..12).map(|_| buffers.take(4 << 20).unwrap()).collect();
+        taken.into_iter().for_each(|b| buffers.give_back(b));
+        assert_eq!(buffers.total, 48 << 20);
+        let mut kept = buffers.kept();
+        assert_eq!((kept.total, kept.free.len()), (MAX_KEPT_BYTES, 4));
+        let again = kept.take(1 << 20).unwrap();
+        assert_eq!((again.len(), kept.total), (4 << 20, MAX_KEPT_BYTES), "no new one");
+        // One that a call given up still has is not counted any more.
+        assert_eq!(kept.kept().total, 12 << 20);
+        drop(again);
     }
 }

@@ -37,12 +37,12 @@ pub(super) struct Worker<'e, 'w> {
     since: Instant,
     /// Calls at the PFS; closes do not count.
     calls: usize,
-    buffers: Buffers,
+    buffers: &'e mut Buffers,
     stopped: bool,
 }
 
 impl<'e, 'w> Worker<'e, 'w> {
-    pub(super) fn new(setup: &'e Setup, work: &'w dyn Work, ring: &'e mut Ring) -> Self {
+    pub(super) fn new(setup: &'e Setup, work: &'w dyn Work, ring: &'e mut Ring, buffers: &'e mut Buffers) -> Self {
         Self {
             setup,
             work,
@@ -51,7 +51,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             pending: VecDeque::new(),
             since: Instant::now(),
             calls: 0,
-            buffers: Buffers::default(),
+            buffers,
             stopped: false,
         }
     }
