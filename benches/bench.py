@@ -14,7 +14,7 @@ import argparse, glob, json, os, random, shutil, signal, statistics, subprocess,
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-BIN = os.path.join(ROOT, "target", "release")
+BIN = os.environ.get("MONARCH_E2E_BIN") or os.path.join(ROOT, "target", "release")
 MICRO = os.path.join(ROOT, "target", "micro")
 TURNS = int(os.environ.get("MONARCH_BENCH_TURNS", 11))
 results = []

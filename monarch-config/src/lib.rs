@@ -65,7 +65,7 @@ pub use model::{
     Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
-pub use probe::memory::left as memory_left;
+pub use probe::memory::MemoryWatch;
 pub use probe::mounts::{Points as MountPoints, any_below as mounted_below, points as mount_points};
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
 use raw::RawConfig;

@@ -5,7 +5,9 @@
 //! groups.
 
 use std::fs;
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::Memory;
 
@@ -14,20 +16,47 @@ pub(super) fn read(top: &Path) -> Memory {
     read_but(top, false)
 }
 
-/// Bytes that the job can still use before memory is short, and bytes of all its memory. Page cache
-/// in use counts as free, as the kernel drops it first.
-pub fn left() -> (u64, u64) {
-    let memory = read_but(Path::new("/"), true);
-    (memory.remaining(), memory.whole())
+/// How often [`MemoryWatch`] looks which groups have a limit: it may be set while a job runs.
+const GROUPS_PERIOD: Duration = Duration::from_secs(10);
+
+/// Follows how much memory is left to the job, at little cost: twice a second as long as it runs.
+#[derive(Debug)]
+pub struct MemoryWatch {
+    top: PathBuf,
+    /// The groups with a limit, from the job's group up.
+    groups: Vec<Group>,
+    looked: Option<Instant>,
+}
+
+impl Default for MemoryWatch {
+    fn default() -> Self {
+        Self { top: PathBuf::from("/"), groups: Vec::new(), looked: None }
+    }
+}
+
+impl MemoryWatch {
+    /// Bytes that the job can still use before memory is short, and bytes of all its memory. Page
+    /// cache in use counts as free, as the kernel drops it first.
+    pub fn left(&mut self) -> (u64, u64) {
+        let now = Instant::now();
+        if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= GROUPS_PERIOD) {
+            self.groups = groups(&self.top).filter(|group| group.limit().is_some()).collect();
+            self.looked = Some(now);
+        }
+        let memory = of_groups(&self.top, self.groups.iter(), true);
+        (memory.remaining(), memory.whole())
+    }
 }
 
 /// With `active` cache that is in use is left out, too.
 fn read_but(top: &Path, active: bool) -> Memory {
-    let meminfo = fs::read_to_string(top.join("proc/meminfo")).unwrap_or_default();
-    let groups = fs::read_to_string(top.join("proc/self/cgroup")).unwrap_or_default();
+    of_groups(top, groups(top), active)
+}
+
+fn of_groups(top: &Path, groups: impl Iterator<Item = impl std::borrow::Borrow<Group>>, active: bool) -> Memory {
+    let meminfo = text(&top.join("proc/meminfo")).unwrap_or_default();
     let tightest = groups
-        .lines()
-        .flat_map(|line| limits(top, line, active))
+        .filter_map(|group| group.borrow().limit_and_usage(active))
         .min_by_key(|(limit, used)| limit.saturating_sub(*used));
     Memory {
         limit: tightest.map(|(limit, _)| limit),
@@ -37,7 +66,15 @@ fn read_but(top: &Path, active: bool) -> Memory {
     }
 }
 
+/// A small file, in two reads: the kernel makes some of these anew for each reader.
+fn text(path: &Path) -> Option<String> {
+    let mut text = Vec::with_capacity(8 << 10);
+    fs::File::open(path).ok()?.read_to_end(&mut text).ok()?;
+    String::from_utf8(text).ok()
+}
+
 /// Names of the files of one version of control groups.
+#[derive(Debug)]
 struct Files {
     limit: &'static str,
     usage: &'static str,
@@ -45,42 +82,64 @@ struct Files {
     active: &'static str,
 }
 
-const V1: Files = Files {
+static V1: Files = Files {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     inactive: "total_inactive_file",
     active: "total_active_file",
 };
-const V2: Files =
+static V2: Files =
     Files { limit: "memory.max", usage: "memory.current", inactive: "inactive_file", active: "active_file" };
 
-/// Limit and usage of each limited group above this process; `line` is one of `/proc/self/cgroup`.
-fn limits(top: &Path, line: &str, active: bool) -> Vec<(u64, u64)> {
+/// A control group.
+#[derive(Debug)]
+struct Group {
+    path: PathBuf,
+    files: &'static Files,
+}
+
+/// The groups of this process, from its own up to the top.
+fn groups(top: &Path) -> impl Iterator<Item = Group> {
+    let lines = text(&top.join("proc/self/cgroup")).unwrap_or_default();
+    let all: Vec<Group> = lines.lines().flat_map(|line| groups_of(top, line)).collect();
+    all.into_iter()
+}
+
+/// The groups that a line of `/proc/self/cgroup` names, if it is about memory.
+fn groups_of(top: &Path, line: &str) -> Vec<Group> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
         return Vec::new();
     };
     let (mount, files) = match controllers {
-        "" => (top.join("sys/fs/cgroup"), V2),
-        names if names.split(',').any(|name| name == "memory") => (top.join("sys/fs/cgroup/memory"), V1),
+        "" => (top.join("sys/fs/cgroup"), &V2),
+        names if names.split(',').any(|name| name == "memory") => (top.join("sys/fs/cgroup/memory"), &V1),
         _ => return Vec::new(),
     };
     // In a container the group's path may be the host's and not exist here; the mount itself is
     // then the group.
-    Path::new(group.trim_start_matches('/'))
-        .ancestors()
-        .filter_map(|group| limit(&mount.join(group), &files, active))
-        .collect()
+    let above = Path::new(group.trim_start_matches('/')).ancestors();
+    above.map(|group| Group { path: mount.join(group), files }).collect()
 }
 
-fn limit(group: &Path, files: &Files, active: bool) -> Option<(u64, u64)> {
-    let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    // Version 1 writes "no limit" as the largest number of pages.
-    let limit = number(files.limit).filter(|limit| *limit < 1 << 60)?;
-    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let active = if active { field(&stat, files.active).unwrap_or(0) } else { 0 };
-    let cache = field(&stat, files.inactive).unwrap_or(0) + active;
-    Some((limit, number(files.usage).unwrap_or(0).saturating_sub(cache)))
+impl Group {
+    fn number(&self, name: &str) -> Option<u64> {
+        text(&self.path.join(name))?.trim().parse().ok()
+    }
+
+    /// Version 1 writes "no limit" as the largest number of pages.
+    fn limit(&self) -> Option<u64> {
+        self.number(self.files.limit).filter(|limit| *limit < 1 << 60)
+    }
+
+    /// Its limit, if it has one, and what is used of that.
+    fn limit_and_usage(&self, active: bool) -> Option<(u64, u64)> {
+        let limit = self.limit()?;
+        let stat = text(&self.path.join("memory.stat")).unwrap_or_default();
+        let active = if active { field(&stat, self.files.active).unwrap_or(0) } else { 0 };
+        let cache = field(&stat, self.files.inactive).unwrap_or(0) + active;
+        Some((limit, self.number(self.files.usage).unwrap_or(0).saturating_sub(cache)))
+    }
 }
 
 /// The number after a name at the beginning of a line.
@@ -141,5 +200,27 @@ mod tests {
         ]);
         let memory = read(top.path());
         assert_eq!((memory.limit, memory.whole(), memory.remaining()), (None, 1_024_000, 614_400));
+    }
+
+    #[test]
+    fn a_watch_follows_usage_at_once_and_new_limits_soon() {
+        let top = tree(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("sys/fs/cgroup/job/memory.max", "500000\n"),
+            ("sys/fs/cgroup/job/memory.current", "300000\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+        ]);
+        let file = |name: &str, text: &str| fs::write(top.path().join("sys/fs/cgroup").join(name), text).unwrap();
+        let mut watch = MemoryWatch { top: top.path().to_owned(), ..MemoryWatch::default() };
+        assert_eq!(watch.left(), (200_000, 500_000));
+        file("job/memory.current", "450000\n");
+        assert_eq!(watch.left(), (50_000, 500_000));
+        file("job/memory.max", "600000\n");
+        assert_eq!(watch.left(), (150_000, 600_000));
+        file("job/step/memory.max", "400000\n");
+        file("job/step/memory.current", "399000\n");
+        assert_eq!(watch.left(), (150_000, 600_000), "not looked for yet");
+        watch.looked = None;
+        assert_eq!(watch.left(), (1000, 400_000));
     }
 }

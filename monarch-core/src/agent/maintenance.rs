@@ -1,7 +1,7 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
 //! second tries, copies that another process damaged, the state of prefetching.
 
-use crate::config::{SiteSettings, SiteStamp};
+use crate::config::{MemoryWatch, SiteSettings, SiteStamp};
 use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub const PERIOD: Duration = Duration::from_millis(500);
 
 /// Does one round.
-pub fn round(tiering: &TieringEngine) {
-    let mut memory = short_of_memory(tiering);
+pub fn round(tiering: &TieringEngine, watch: &mut MemoryWatch) {
+    let mut memory = short_of_memory(tiering, watch);
     for (at, tier) in tiering.shared.cx.tiers.iter().enumerate() {
         tier.trash.sweep();
         let short = tier.space.shortage();
@@ -63,7 +63,7 @@ fn held(tier: &TierDir) -> u64 {
 
 /// Bytes of memory that copies have to give back; where there are any, none are made in memory
 /// until there is twice as much left.
-fn short_of_memory(tiering: &TieringEngine) -> u64 {
+fn short_of_memory(tiering: &TieringEngine, watch: &mut MemoryWatch) -> u64 {
     // (Partial copies are no files of the ledger.)
     let has_some = |t: &TierDir| {
         let u = t.usage();
@@ -72,7 +72,7 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
     if !tiering.shared.cx.tiers.iter().any(has_some) {
         return 0;
     }
-    let (left, whole) = crate::config::memory_left();
+    let (left, whole) = watch.left();
     let wanted = (whole / MEMORY_SHARE_DIVISOR).min(MAX_MEMORY_LEFT_BYTES);
     for tier in tiering.shared.cx.tiers.iter().filter(|t| t.space.is_in_memory()) {
         if left < wanted {

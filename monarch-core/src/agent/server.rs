@@ -24,7 +24,7 @@ use super::socket::{LINE_MAX, Line, Lines, bind, send};
 use super::start::{self, StartError};
 use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
-use crate::config::{Config, Persist};
+use crate::config::{Config, MemoryWatch, Persist};
 use crate::held_dir::HeldDir;
 use crate::left_outputs;
 use crate::tier::TierDir;
@@ -183,9 +183,10 @@ impl Agent {
     /// Periodic work, on a thread of its own: a disk that hangs must not hang the socket.
     fn start_upkeep(self: Arc<Self>) -> io::Result<()> {
         let work = move || {
+            let mut watch = MemoryWatch::default();
             while !self.stop.load(Ordering::Relaxed) {
                 std::thread::sleep(maintenance::PERIOD);
-                maintenance::round(&self.tiering);
+                maintenance::round(&self.tiering, &mut watch);
                 self.roots.retry();
                 self.roots.warn_of_purges();
                 if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {
