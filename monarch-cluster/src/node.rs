@@ -105,8 +105,8 @@ use store::Store;
 use tables::Tables;
 use tokio::runtime::Runtime;
 
-/// Period of gossip.
-const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
+/// How often a node looks what gossip it has to send.
+const GOSSIP_TICK: Duration = Duration::from_millis(100);
 /// How long a node waits at its end for its goodbye to be sent.
 const GOODBYE_TIME: Duration = Duration::from_millis(30);
 /// Threads of the server's runtime that do not block.
@@ -173,7 +173,8 @@ impl Node {
                 is_closed: !cluster.partial,
                 key: intro.secret.derive("gossip"),
                 join_timeout: cluster.join_timeout,
-                interval: GOSSIP_PERIOD,
+                interval: GOSSIP_TICK,
+                encrypt: false,
             },
             gossip.handle(),
         )?;

@@ -1,22 +1,36 @@
-//! Authentication of datagrams: a keyed MAC over all of it, a time stamp, and a number that is used
-//! once.
+//! Authentication of datagrams, and encryption where the job asks for it: a keyed MAC over all of
+//! it, a time stamp, and a number that is used once.
 //!
 //! ```text
-//! 0 magic[4]  4 time[8]: ms since 1970  12 sender[8]  20 session[8]  28 number[8]  36 payload  .. mac[16]
+//! authentic: 0 magic[4] "MGS2"  4 time[8]: ms since 1970  12 sender[8]  20 session[8]
+//!            28 number[8]  36 payload  .. mac[16]
+//! encrypted: 0 magic[4] "MGE2"  4 nonce[32]  36 time to payload as above, encrypted  .. tag[16]
 //! ```
-//! Little-endian; the MAC is HMAC-SHA256 cut to 16 bytes. A datagram whose clock is more than
+//! Little-endian; the MAC is HMAC-SHA256 cut to 16 bytes, the cipher AEGIS-256 with a random nonce
+//! and a key of its own, the magic its associated data. A datagram whose clock is more than
 //! [`MAX_SKEW_MS`] off is dropped: together with a window of 128 numbers a sender that leaves
-//! nothing to replay. Whatever is dropped is counted, clocks that differ by how much.
+//! nothing to replay. Nothing is parsed or allocated before a datagram has proved authentic.
 
+use aegis::aegis256::Aegis256;
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 use std::collections::HashMap;
 
-const MAGIC: &[u8; 4] = b"MGS1";
-/// Bytes before the payload.
-const HEAD_BYTES: usize = 36;
-/// Bytes of the MAC.
+/// Begins a datagram that is authentic, and readable on the network.
+const MAGIC_OPEN: &[u8; 4] = b"MGS2";
+/// Begins a datagram that is encrypted.
+const MAGIC_ENCRYPTED: &[u8; 4] = b"MGE2";
+/// Began the datagrams of version 0.2 and before, which were authenticated in the same way.
+const MAGIC_EARLIER: &[u8; 4] = b"MGS1";
+/// Bytes of time, sender, session and number.
+const STAMP_BYTES: usize = 32;
+/// Bytes of a nonce.
+const NONCE_BYTES: usize = 32;
+/// Bytes of the MAC, and of the tag.
 const MAC_BYTES: usize = 16;
+/// Distinguishes the key of the cipher from that of the MAC.
+const CIPHER_KEY: &[u8] = b"monarch gossip AEGIS-256";
 /// Milliseconds by which the clocks of two nodes may differ.
 pub const MAX_SKEW_MS: u64 = 30_000;
 /// Senders that are kept apart. Beyond that, those that were silent for [`SENDER_LIFE_MS`] are
@@ -32,19 +46,30 @@ pub enum Dropped {
     Foreign,
     /// Its MAC is wrong: another job, or a sender without the secret.
     Forged,
+    /// It is authentic and of an earlier version of Monarch.
+    OtherVersion,
+    /// It is authentic, and encrypted where this node does not encrypt, or the reverse.
+    OtherEncryption,
     /// The sender's clock is this many milliseconds ahead of ours, or behind.
     Skewed(i64),
     /// It came before.
     Replayed,
     /// More senders than a job can have.
     Crowded,
-    /// It is authentic and malformed: another version.
+    /// It is authentic and malformed.
     Malformed,
+}
+
+/// The keys of a job.
+struct Keys {
+    mac: Hmac<Sha256>,
+    cipher: [u8; 32],
 }
 
 /// Authenticates what this node sends.
 pub(super) struct Sealer {
-    mac: Hmac<Sha256>,
+    keys: Keys,
+    encrypt: bool,
     sender: u64,
     session: u64,
     number: u64,
@@ -52,7 +77,8 @@ pub(super) struct Sealer {
 
 /// Checks what comes in.
 pub(super) struct Opener {
-    mac: Hmac<Sha256>,
+    keys: Keys,
+    encrypt: bool,
     windows: HashMap<(u64, u64), Window>,
 }
 
@@ -63,47 +89,93 @@ struct Window {
     heard: u64,
 }
 
-impl Sealer {
-    pub(super) fn new(key: &[u8; 32], sender: u64, session: u64) -> Self {
-        Self { mac: keyed(key), sender, session, number: 0 }
+impl Keys {
+    #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+    fn new(key: &[u8; 32]) -> Self {
+        let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+        let cipher = mac.clone().chain_update(CIPHER_KEY).finalize().into_bytes().into();
+        Self { mac, cipher }
     }
 
-    /// `clock` is the wall clock in milliseconds.
-    pub(super) fn seal(&mut self, clock: u64, payload: &[u8]) -> Vec<u8> {
+    /// The stamp and the payload, if the MAC is right.
+    fn verify<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        let (body, mac) = datagram.split_last_chunk::<MAC_BYTES>()?;
+        self.mac.clone().chain_update(body).verify_truncated_left(mac).ok()?;
+        body.get(MAGIC_OPEN.len()..)
+    }
+
+    /// The stamp and the payload, if the tag is right.
+    fn decrypt<'a>(&self, datagram: &'a mut [u8]) -> Option<&'a [u8]> {
+        let (magic, rest) = datagram.split_first_chunk_mut::<4>()?;
+        let (nonce, rest) = rest.split_first_chunk_mut::<NONCE_BYTES>()?;
+        let (text, tag) = rest.split_last_chunk_mut::<MAC_BYTES>()?;
+        Aegis256::<MAC_BYTES>::new(&self.cipher, nonce).decrypt_in_place(text, tag, magic).ok()?;
+        Some(text)
+    }
+}
+
+impl Sealer {
+    /// `encrypt`: nobody reads what this node sends without the key.
+    pub(super) fn new(key: &[u8; 32], encrypt: bool, sender: u64, session: u64) -> Self {
+        Self { keys: Keys::new(key), encrypt, sender, session, number: 0 }
+    }
+
+    /// Makes a datagram; `clock` is the wall clock in milliseconds. Returns `None` when the system
+    /// gives no random numbers for a nonce.
+    pub(super) fn seal(&mut self, clock: u64, payload: &[u8]) -> Option<Vec<u8>> {
         self.number += 1;
-        let mut out = Vec::with_capacity(HEAD_BYTES + payload.len() + MAC_BYTES);
-        out.extend(MAGIC);
+        let head = MAGIC_OPEN.len() + if self.encrypt { NONCE_BYTES } else { 0 };
+        let mut out = Vec::with_capacity(head + STAMP_BYTES + payload.len() + MAC_BYTES);
+        out.extend(if self.encrypt { MAGIC_ENCRYPTED } else { MAGIC_OPEN });
+        let mut nonce = [0; NONCE_BYTES];
+        if self.encrypt {
+            let filled = getrandom(&mut nonce, GetRandomFlags::empty()).ok()?;
+            out.extend((filled == NONCE_BYTES).then_some(nonce)?);
+        }
         for word in [clock, self.sender, self.session, self.number] {
             out.extend(word.to_le_bytes());
         }
         out.extend(payload);
-        let tag = self.mac.clone().chain_update(&out).finalize().into_bytes();
-        out.extend(&tag[..MAC_BYTES]);
-        out
+        if self.encrypt {
+            let tag = Aegis256::new(&self.keys.cipher, &nonce).encrypt_in_place(&mut out[head..], MAGIC_ENCRYPTED);
+            out.extend::<[u8; MAC_BYTES]>(tag);
+        } else {
+            let mac = self.keys.mac.clone().chain_update(&out).finalize().into_bytes();
+            out.extend(&mac[..MAC_BYTES]);
+        }
+        Some(out)
     }
 }
 
 impl Opener {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
-        Self { mac: keyed(key), windows: HashMap::new() }
+    /// `encrypt`: only what is encrypted is opened; otherwise only what is not.
+    pub(super) fn new(key: &[u8; 32], encrypt: bool) -> Self {
+        Self { keys: Keys::new(key), encrypt, windows: HashMap::new() }
     }
 
-    /// The payload, if everything is right.
-    pub(super) fn open<'a>(&mut self, clock: u64, datagram: &'a [u8]) -> Result<&'a [u8], Dropped> {
-        let sealed = datagram
-            .len()
-            .checked_sub(MAC_BYTES)
-            .filter(|n| *n >= HEAD_BYTES && datagram.starts_with(MAGIC))
-            .ok_or(Dropped::Foreign)?;
-        let (body, tag) = datagram.split_at(sealed);
-        self.mac.clone().chain_update(body).verify_truncated_left(tag).map_err(|_| Dropped::Forged)?;
-        let word = |at: usize| body[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-        let off = word(4).wrapping_sub(clock).cast_signed();
+    /// Returns the payload, if everything is right. An encrypted one is decrypted where it lies.
+    pub(super) fn open<'a>(&mut self, clock: u64, datagram: &'a mut [u8]) -> Result<&'a [u8], Dropped> {
+        let Some(magic) = datagram.first_chunk::<4>().copied() else { return Err(Dropped::Foreign) };
+        let body = match &magic {
+            MAGIC_ENCRYPTED => self.keys.decrypt(datagram),
+            MAGIC_OPEN | MAGIC_EARLIER => self.keys.verify(datagram),
+            _ => return Err(Dropped::Foreign),
+        };
+        let body = body.ok_or(Dropped::Forged)?;
+        if magic == *MAGIC_EARLIER {
+            return Err(Dropped::OtherVersion);
+        }
+        if (magic == *MAGIC_ENCRYPTED) != self.encrypt {
+            return Err(Dropped::OtherEncryption);
+        }
+        let (stamp, payload) = body.split_at_checked(STAMP_BYTES).ok_or(Dropped::Malformed)?;
+        let word = |at: usize| stamp[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let off = word(0).wrapping_sub(clock).cast_signed();
         if off.unsigned_abs() > MAX_SKEW_MS {
             return Err(Dropped::Skewed(off));
         }
-        self.window((word(12), word(20)), clock)?.take(word(28), clock)?;
-        Ok(&body[HEAD_BYTES..])
+        self.window((word(8), word(16)), clock)?.take(word(24), clock)?;
+        Ok(payload)
     }
 
     fn window(&mut self, sender: (u64, u64), clock: u64) -> Result<&mut Window, Dropped> {
@@ -135,44 +207,6 @@ impl Window {
     }
 }
 
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
-    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: u64 = 1_800_000_000_000;
-
-    #[test]
-    fn what_was_sealed_opens_once() {
-        let (mut sealer, mut opener) = (Sealer::new(&[1; 32], 5, 6), Opener::new(&[1; 32]));
-        let sent: Vec<_> = (0..300_u16).map(|n| sealer.seal(NOW, &n.to_le_bytes())).collect();
-        assert_eq!(opener.open(NOW, &sent[100]), Ok(&100_u16.to_le_bytes()[..]));
-        assert_eq!(opener.open(NOW, &sent[100]), Err(Dropped::Replayed));
-        assert_eq!(opener.open(NOW, &sent[50]), Ok(&50_u16.to_le_bytes()[..]), "datagrams overtake each other");
-        assert!(opener.open(NOW, &sent[299]).is_ok());
-        assert_eq!(opener.open(NOW, &sent[101]), Err(Dropped::Replayed), "too far behind to know");
-        let mut anew = Sealer::new(&[1; 32], 5, 7);
-        assert!(opener.open(NOW, &anew.seal(NOW, b"")).is_ok(), "a new session counts anew");
-    }
-
-    #[test]
-    fn what_was_not_sealed_with_the_key_or_now_does_not_open() {
-        let (mut sealer, mut opener) = (Sealer::new(&[1; 32], 5, 6), Opener::new(&[1; 32]));
-        let sent = sealer.seal(NOW, b"payload");
-        for n in 0..sent.len() {
-            let mut bad = sent.clone();
-            bad[n] ^= 1;
-            let why = opener.open(NOW, &bad).unwrap_err();
-            assert_eq!(why, if n < 4 { Dropped::Foreign } else { Dropped::Forged }, "byte {n}");
-        }
-        assert_eq!(opener.open(NOW, &sent[..20]), Err(Dropped::Foreign));
-        assert_eq!(Opener::new(&[2; 32]).open(NOW, &sent), Err(Dropped::Forged));
-        assert_eq!(opener.open(NOW + MAX_SKEW_MS + 1, &sent), Err(Dropped::Skewed(-30_001)));
-        assert_eq!(opener.open(NOW - MAX_SKEW_MS - 1, &sent), Err(Dropped::Skewed(30_001)));
-        assert!(opener.open(NOW + MAX_SKEW_MS, &sent).is_ok());
-    }
-}
+#[path = "datagram_auth_tests.rs"]
+mod tests;

@@ -1,264 +1,361 @@
-//! Heartbeats, by gossip: van Renesse, Minsky and Hayden, "A gossip-style failure detection
-//! service" (1998). Pure: time is handed in.
+//! The membership protocol, of the SWIM family: Das, Gupta and Motivala, "SWIM: scalable
+//! weakly-consistent infection-style process group membership protocol" (2002). Pure: time and
+//! datagrams are handed in. What a node sends does not grow with the number of nodes.
 //!
-//! Each node counts its own beats and, every interval, sends all counts that it knows to three
-//! nodes that are up and one that is not, so that a node that was cut off finds back. A count that
-//! grows is a sign of life, wherever it comes from. News reach 512 nodes in about five intervals. A
-//! node whose count stands still for [`SUSPECT_AFTER_MS`] is suspect, for [`GONE_AFTER_MS`] gone. A
-//! node that left is known to have left for [`FORGET_AFTER_MS`].
-//!
-//! The first count of a life that comes by hearsay is no sign of life yet: it may be an echo of a
-//! dead one.
+//! * Each node probes one member at a time ([`super::probes`], [`super::rotation`]).
+//! * News ride on every datagram ([`super::piggyback`]). While there are news, each tick sends them
+//!   to [`FANOUT`] members by chance as well, so that all nodes have them within a second.
+//! * A suspect refutes with a higher incarnation ([`super::table`]).
+//! * Greetings find nodes that start or come back ([`super::greetings`]).
+//! * Anti-entropy repairs what news missed ([`super::anti_entropy`]).
 
-use super::payload::{Beat, Intro, MAX_BEATS, MAX_INTROS, Payload};
+use super::anti_entropy::{Schedule, digest, hashes, missing, pieces};
+use super::greetings::Greetings;
+use super::member::Member;
+use super::message::{BUCKETS, MAX_ASKS, MAX_PAYLOAD_BYTES, Mask, Message, Outgoing, Payload};
+use super::piggyback::{Piggyback, transmissions};
+use super::probes::{HELPERS, Probes, Step};
+use super::recent_senders::RecentSenders;
+use super::record::{Incarnation, Record, Status};
+use super::rotation::{Chance, Rotation};
+use super::table::{ME, Merged, Table};
 use super::types::Peer;
 use crate::directory::NodeState;
-use crate::directory::members::{MAX_NODES, node_key};
-use std::collections::BTreeMap;
+use crate::directory::members::node_key;
 use std::net::SocketAddr;
 
-/// Milliseconds of silence after which a node is suspect.
-pub(super) const SUSPECT_AFTER_MS: u64 = 2_500;
-/// Milliseconds of silence after which a node is gone.
-pub(super) const GONE_AFTER_MS: u64 = 30_000;
-/// Milliseconds after which a node that is gone is not even looked for, and one that left owns
-/// nothing.
-const FORGET_AFTER_MS: u64 = 600_000;
 /// Milliseconds without a tick of its own after which a node blames no other one for the silence.
-const MAX_OWN_PAUSE_MS: u64 = 1_000;
-/// Nodes that are up, and get the counts in one interval.
+const MAX_OWN_PAUSE_MS: u64 = 300;
+/// Milliseconds of such a pause that count as time that passed.
+const TICK_MS: u64 = 100;
+/// Milliseconds without any datagram after which a node believes itself cut off from all others.
+const CUT_OFF_AFTER_MS: u64 = 2_000;
+/// Members that get news in one tick.
 const FANOUT: usize = 3;
-/// The count of a node that said goodbye.
-const GOODBYE_BEAT: u32 = u32::MAX;
+/// Most members that get news in one tick while there are many news.
+const MAX_FANOUT: usize = 8;
+/// News for which one more member gets news in a tick.
+const NEWS_PER_TARGET: usize = 32;
+/// Members that a node says goodbye to; they pass it on.
+const GOODBYES: usize = 32;
 
+/// This node's part in the protocol.
 pub(super) struct Gossip {
-    pub(super) me: Intro,
-    nodes: BTreeMap<u64, Node>,
-    chance: u64,
-    began: u64,
-    last: u64,
-    join_timeout: u64,
-    /// Only nodes that are expected take part.
-    is_closed: bool,
+    pub(super) table: Table,
+    piggyback: Piggyback,
+    probes: Probes,
+    rotation: Rotation,
+    greetings: Greetings,
+    chance: Chance,
+    last_tick: u64,
+    heard_at: u64,
+    anti_entropy: Schedule,
+    recent: RecentSenders,
+    is_leaving: bool,
 }
 
-pub(super) struct Node {
-    pub(super) intro: Intro,
-    introduced: bool,
-    expected: bool,
-    heard: Option<u64>,
+/// What a datagram gives cause to send.
+#[derive(Default)]
+struct Reply {
+    news: Vec<Record>,
+    asks: Vec<u64>,
+    /// This node refuted what the sender believes.
+    has_refuted: bool,
+    /// What the sender believes of members that are alive here.
+    doubts: Vec<(u16, Record)>,
 }
-
-/// A datagram to be sent.
-pub(super) type Outgoing = (SocketAddr, Payload);
 
 impl Gossip {
-    pub(super) fn new(me: Intro, now: u64, join_timeout: u64) -> Self {
-        let chance = node_key(&me.name) ^ me.incarnation;
-        Self { me, nodes: BTreeMap::new(), chance, began: now, last: now, join_timeout, is_closed: false }
-    }
-
-    /// From now on no node is heard that is not expected.
-    pub(super) const fn close(&mut self) {
-        self.is_closed = true;
-    }
-
-    /// Expects a node; `at` is where its datagrams go, if that is known yet.
-    pub(super) fn expect(&mut self, name: &str, at: Option<SocketAddr>) {
-        let (name, version) = (name.to_owned(), String::new());
-        let intro = Intro { name, incarnation: 0, beat: 0, gossip: at, files: None, version };
-        let node = Node { intro, introduced: false, expected: true, heard: None };
-        self.nodes.insert(node_key(&node.intro.name), node);
-    }
-
-    pub(super) fn locate(&mut self, name: &str, at: SocketAddr) {
-        if let Some(node) = self.nodes.get_mut(&node_key(name)) {
-            node.intro.gossip.get_or_insert(at);
+    /// `join_timeout`: milliseconds for which a node that was never seen is expected.
+    pub(super) fn new(me: &Peer, now: u64, join_timeout: u64) -> Self {
+        let mut chance = Chance::new(node_key(&me.name) ^ me.incarnation);
+        let anti_entropy = Schedule::new(now, &mut chance);
+        Self {
+            table: Table::new(me, now, join_timeout),
+            piggyback: Piggyback::default(),
+            probes: Probes::default(),
+            rotation: Rotation::default(),
+            greetings: Greetings::default(),
+            chance,
+            last_tick: now,
+            heard_at: now,
+            anti_entropy,
+            recent: RecentSenders::default(),
+            is_leaving: false,
         }
     }
 
-    pub(super) fn is_lost(&self, name: &str) -> bool {
-        self.nodes.get(&node_key(name)).is_some_and(|node| node.intro.gossip.is_none())
-    }
-
-    /// An interval has passed: what to send.
-    pub(super) fn tick(&mut self, now: u64) -> Vec<Outgoing> {
-        let gap = now.saturating_sub(self.last);
-        if gap > MAX_OWN_PAUSE_MS {
-            self.nodes.values_mut().filter_map(|n| n.heard.as_mut()).for_each(|heard| *heard += gap);
-        }
-        let first = std::mem::replace(&mut self.last, now) == self.began && self.me.beat == 0;
-        if self.me.beat != GOODBYE_BEAT {
-            self.me.beat += 1;
-        }
-        let (up, down): (Vec<&Node>, Vec<&Node>) =
-            self.nodes.values().filter(|n| n.sought(now)).partition(|n| n.standing(self, now) == NodeState::Up);
-        let (up, down): (Vec<_>, Vec<_>) = (addresses(&up), addresses(&down));
-        let all = first || self.me.beat == GOODBYE_BEAT;
-        let mut targets = self.choose(up, if all { usize::MAX } else { FANOUT });
-        targets.extend(self.choose(down, if all { usize::MAX } else { 1 }));
-        let payloads = self.payloads(now);
-        targets.into_iter().flat_map(|to| payloads.iter().map(move |p| (to, p.clone()))).collect()
-    }
-
-    fn may_take_part(&self, key: u64) -> bool {
-        !self.is_closed || key == node_key(&self.me.name) || self.nodes.contains_key(&key)
-    }
-
-    /// Takes in what came, and says what to send back.
-    pub(super) fn hear(&mut self, now: u64, payload: &Payload) -> Option<Outgoing> {
-        if !self.may_take_part(node_key(&payload.from.name)) {
-            return None;
-        }
-        self.meet(now, &payload.from, true);
-        payload.intros.iter().for_each(|intro| self.meet(now, intro, false));
-        payload.beats.iter().for_each(|beat| self.pulse(now, *beat, false));
-        let unknown = |key: &u64| *key != node_key(&self.me.name) && self.nodes.get(key).is_none_or(|n| !n.introduced);
-        let asks: Vec<u64> = payload.beats.iter().map(|b| b.key).filter(unknown).take(MAX_INTROS).collect();
-        let told = payload.asks.iter().filter_map(|key| self.nodes.get(key)).filter(|n| n.introduced);
-        let intros: Vec<Intro> = told.map(|n| n.intro.clone()).take(MAX_INTROS).collect();
-        // A clock went back between two lives: the sender must hear of the later one, or nobody
-        // would believe it.
-        let later =
-            self.nodes.get(&node_key(&payload.from.name)).filter(|n| n.intro.incarnation > payload.from.incarnation);
-        let beats: Vec<Beat> = later.map(Node::beat).into_iter().collect();
-        let silent = asks.is_empty() && intros.is_empty() && beats.is_empty();
-        let to = payload.from.gossip.filter(|_| !silent)?;
-        Some((to, Payload { from: self.me.clone(), beats, asks, intros }))
-    }
-
-    /// A node presents itself (`direct`), or another one presents it.
-    pub(super) fn meet(&mut self, now: u64, intro: &Intro, direct: bool) {
-        let key = node_key(&intro.name);
-        if !self.may_take_part(key) {
-            return;
-        }
-        if key != node_key(&self.me.name) && !intro.name.is_empty() && self.nodes.len() < MAX_NODES {
-            let fresh = || Node { intro: intro.clone(), introduced: false, expected: false, heard: None };
-            let node = self.nodes.entry(key).or_insert_with(fresh);
-            if intro.incarnation >= node.intro.incarnation {
-                (node.intro.gossip, node.intro.files) = (intro.gossip.or(node.intro.gossip), intro.files);
-                node.intro.version.clone_from(&intro.version);
-                node.introduced = true;
-            }
-            if direct && node.heard.is_none() && intro.incarnation >= node.intro.incarnation {
-                node.heard = Some(now);
-            }
-        }
-        self.pulse(now, Beat { key, incarnation: intro.incarnation, beat: intro.beat }, direct);
-    }
-
-    /// A node came by another way than a datagram: it counts as heard, whatever its count of beats.
-    pub(super) fn present(&mut self, now: u64, peer: &Peer) {
-        let (name, version) = (peer.name.clone(), String::new());
-        let known = self.nodes.get(&node_key(&name)).filter(|n| n.intro.incarnation == peer.incarnation);
-        let beat = known.map_or(0, |n| n.intro.beat);
-        let Peer { incarnation, gossip, files, .. } = *peer;
-        self.meet(now, &Intro { name, incarnation, beat, gossip, files, version }, true);
-        if let Some(node) = self.nodes.get_mut(&node_key(&peer.name)).filter(|n| n.intro.incarnation == incarnation) {
-            node.heard = Some(now);
-        }
-    }
-
-    fn pulse(&mut self, now: u64, beat: Beat, direct: bool) {
-        if beat.key == node_key(&self.me.name) {
-            return self.own_echo(beat);
-        }
-        let Some(node) = self.nodes.get_mut(&beat.key) else { return };
-        let (was, is) = ((node.intro.incarnation, node.intro.beat), (beat.incarnation, beat.beat));
-        if is <= was {
-            return;
-        }
-        (node.intro.incarnation, node.intro.beat) = is;
-        let same_life = was.0 == is.0;
-        node.introduced &= same_life || direct;
-        if direct || same_life {
-            node.heard = Some(now);
-        }
-    }
-
-    /// Others remember a later life of this name than this one, or that it left: be later still.
-    fn own_echo(&mut self, beat: Beat) {
-        let mine = self.me.incarnation;
-        if self.me.beat != GOODBYE_BEAT
-            && (beat.incarnation > mine || (beat.incarnation == mine && beat.beat == GOODBYE_BEAT))
-        {
-            (self.me.incarnation, self.me.beat) = (beat.incarnation.saturating_add(1), 0);
-        }
-    }
-
-    /// Says goodbye with the next tick.
-    pub(super) fn leave(&mut self) {
-        self.me.beat = GOODBYE_BEAT;
+    /// Number of this node's life.
+    pub(super) fn life(&self) -> u64 {
+        self.table.get(ME).incarnation.life
     }
 
     /// All other nodes, with their states.
-    pub(super) fn standings(&self, now: u64) -> impl Iterator<Item = (&Intro, NodeState)> {
-        self.nodes.values().map(move |n| (&n.intro, n.standing(self, now)))
+    pub(super) fn standings(&self, now: u64) -> impl Iterator<Item = (&Member, NodeState)> {
+        self.table.members().skip(1).map(move |member| (member, self.table.standing(member, now)))
     }
 
-    fn payloads(&self, now: u64) -> Vec<Payload> {
-        let alive = |n: &&Node| n.heard.is_some_and(|heard| now.saturating_sub(heard) < GONE_AFTER_MS);
-        // A node that has it from hearsay does not pass it on: it would never end where nodes come
-        // and go.
-        let told = |n: &&Node| alive(n) || n.heard.is_some() && n.standing(self, now) == NodeState::Left;
-        let beats: Vec<Beat> = self.nodes.values().filter(told).map(Node::beat).collect();
-        let asks: Vec<u64> = self
-            .nodes
-            .iter()
-            .filter(|(_, n)| alive(n) && !n.introduced)
-            .map(|(key, _)| *key)
-            .take(MAX_INTROS)
-            .collect();
-        let one = |beats: &[Beat]| Payload {
-            from: self.me.clone(),
-            beats: beats.to_vec(),
-            asks: asks.clone(),
-            intros: Vec::new(),
+    /// This node and those that are up.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        std::iter::once(ME).chain(self.table.alive().iter().copied()).map(|n| self.table.get(n).peer()).collect()
+    }
+
+    /// A node came by another way than a datagram: it is alive, unless a later life of it is known.
+    pub(super) fn present(&mut self, peer: &Peer, now: u64) {
+        if self.table.admits(node_key(&peer.name))
+            && let Some(number) = self.table.present(peer, now)
+        {
+            self.note_change(number);
+        }
+    }
+
+    /// Says goodbye with the next tick, and nothing after it.
+    pub(super) fn leave(&mut self, now: u64) {
+        self.table.leave(now);
+        self.is_leaving = true;
+    }
+
+    /// A moment has passed, of 100 ms or so: what to send.
+    pub(super) fn tick(&mut self, now: u64) -> Vec<Outgoing> {
+        if self.is_leaving {
+            let mut targets = self.table.alive().to_vec();
+            self.chance.shuffle(&mut targets);
+            targets.truncate(GOODBYES);
+            return targets.into_iter().filter_map(|n| self.send_to(n, Message::News, Vec::new(), now)).collect();
+        }
+        self.excuse_own_pause(now);
+        let mut out = self.probe(now);
+        for target in self.greetings.due(&self.table, now, &mut self.chance) {
+            out.extend(self.send_to(target, Message::Greeting, Vec::new(), now));
+        }
+        if self.anti_entropy.is_due(now) {
+            let hash = digest(&hashes(&self.table, now));
+            out.extend(self.send_anyone(now, |_| Message::Digest(hash)));
+        }
+        let targets = match self.piggyback.len() {
+            0 => 0,
+            waiting => MAX_FANOUT.min(FANOUT + waiting / NEWS_PER_TARGET),
         };
-        if beats.is_empty() { vec![one(&[])] } else { beats.chunks(MAX_BEATS).map(one).collect() }
-    }
-
-    fn choose(&mut self, mut from: Vec<SocketAddr>, count: usize) -> Vec<SocketAddr> {
-        let count = count.min(from.len());
-        for n in 0..count {
-            self.chance = self.chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let other = n + (self.chance >> 33) as usize % (from.len() - n);
-            from.swap(n, other);
+        for _ in 0..targets.min(self.table.alive().len()) {
+            out.extend(self.send_anyone(now, |_| Message::News).filter(|(_, payload)| !payload.news.is_empty()));
         }
-        from.truncate(count);
-        from
+        out
     }
-}
 
-fn addresses(nodes: &[&Node]) -> Vec<SocketAddr> {
-    nodes.iter().filter_map(|n| n.intro.gossip).collect()
-}
-
-impl Node {
-    fn standing(&self, gossip: &Gossip, now: u64) -> NodeState {
-        match self.heard.filter(|_| self.introduced || self.intro.beat == GOODBYE_BEAT) {
-            _ if self.intro.beat == GOODBYE_BEAT => match now.saturating_sub(self.heard.unwrap_or(gossip.began)) {
-                0..FORGET_AFTER_MS => NodeState::Left,
-                _ => NodeState::Gone,
-            },
-            None if self.expected && now < gossip.began + gossip.join_timeout => NodeState::Expected,
-            None => NodeState::Gone,
-            Some(heard) => match now.saturating_sub(heard) {
-                0..SUSPECT_AFTER_MS => NodeState::Up,
-                SUSPECT_AFTER_MS..GONE_AFTER_MS => NodeState::Suspect,
-                _ => NodeState::Gone,
-            },
+    fn excuse_own_pause(&mut self, now: u64) {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.last_tick, now));
+        if gap > MAX_OWN_PAUSE_MS {
+            let lost = gap - TICK_MS;
+            self.table.excuse(lost);
+            self.probes.excuse(lost);
+            self.heard_at += lost;
         }
     }
 
-    /// Whether it is worth a datagram.
-    fn sought(&self, now: u64) -> bool {
-        self.heard.map_or(self.expected, |heard| now.saturating_sub(heard) < FORGET_AFTER_MS)
+    fn probe(&mut self, now: u64) -> Vec<Outgoing> {
+        let mut steps = self.probes.steps(now);
+        for _ in 0..self.probes.due(now) {
+            let table = &self.table;
+            let target = self.rotation.next(table.alive(), |n| table.get(n).is_alive(), &mut self.chance);
+            let probe = |n| self.probes.begin(n, table.get(n).incarnation, None, now);
+            steps.extend(target.and_then(probe));
+        }
+        if now.saturating_sub(self.heard_at) >= CUT_OFF_AFTER_MS {
+            self.table.alive().to_vec().into_iter().for_each(|n| self.suspect(n, now));
+        }
+        steps.into_iter().flat_map(|step| self.take_step(step, now)).collect()
     }
 
-    fn beat(&self) -> Beat {
-        Beat { key: node_key(&self.intro.name), incarnation: self.intro.incarnation, beat: self.intro.beat }
+    fn take_step(&mut self, step: Step, now: u64) -> Vec<Outgoing> {
+        match step {
+            Step::Ping { target, seq, doubt } => {
+                self.send_to(target, Message::Ping(seq), doubt.into_iter().collect(), now).into_iter().collect()
+            }
+            Step::AskHelpers { target, seq } => {
+                let request = Message::PingRequest { seq, target: self.table.get(target).key };
+                let helpers = HELPERS.min(self.table.alive().len().saturating_sub(1));
+                (0..helpers)
+                    .filter_map(|_| {
+                        self.send_anyone(now, |n| if n == target { Message::News } else { request.clone() })
+                    })
+                    .collect()
+            }
+            Step::Suspect { target, incarnation } => {
+                let member = self.table.get(target);
+                if !member.is_alive() || member.incarnation != incarnation {
+                    return Vec::new();
+                }
+                self.suspect(target, now);
+                // It is told, so that it can refute.
+                self.send_to(target, Message::Greeting, Vec::new(), now).into_iter().collect()
+            }
+        }
+    }
+
+    fn suspect(&mut self, target: u16, now: u64) {
+        self.table.suspect(target, now);
+        self.note_change(target);
+    }
+
+    /// Passes on what is new of a member.
+    fn note_change(&mut self, number: u16) {
+        self.piggyback.put(number, transmissions(self.table.alive().len()));
+        if self.table.get(number).is_alive() && number != ME {
+            self.rotation.insert(number, &mut self.chance);
+        }
+    }
+
+    /// Takes in a datagram, and says what to send.
+    pub(super) fn hear(&mut self, payload: &Payload, now: u64) -> Vec<Outgoing> {
+        if self.is_leaving || !self.table.admits(payload.from.key) {
+            return Vec::new();
+        }
+        self.heard_at = now;
+        let mut reply = Reply::default();
+        if let Merged::Outdated(sender) = self.absorb(&payload.from, now, &mut reply) {
+            // The sender is to refute what is believed of it here.
+            reply.news.extend(self.table.record(sender, now, false));
+        }
+        self.table.number(payload.from.key).into_iter().for_each(|sender| self.recent.note(sender));
+        for record in &payload.news {
+            self.absorb(record, now, &mut reply);
+        }
+        for key in payload.asks.iter().take(MAX_ASKS) {
+            let asked = self.table.number(*key).and_then(|n| self.table.record(n, now, true));
+            reply.news.extend(asked);
+        }
+        let mut out = self.answer(payload, &mut reply, now);
+        for (target, doubt) in reply.doubts {
+            let incarnation = self.table.get(target).incarnation;
+            if let Some(step) = self.probes.begin(target, incarnation, Some(doubt), now) {
+                out.extend(self.take_step(step, now));
+            }
+        }
+        out
+    }
+
+    /// Takes in one record.
+    fn absorb(&mut self, record: &Record, now: u64, reply: &mut Reply) -> Merged {
+        let merged = self.table.merge(record, now);
+        match merged {
+            Merged::Nothing => self.table.number(record.key).into_iter().for_each(|n| self.piggyback.heard(n)),
+            Merged::Outdated(_) => {}
+            Merged::Changed(number) => self.note_change(number),
+            Merged::Unknown(key) if reply.asks.len() < MAX_ASKS => reply.asks.push(key),
+            Merged::Unknown(_) => {}
+            Merged::Doubtful(number) => reply.doubts.push((number, record.clone())),
+            Merged::Refutable(believed) => {
+                self.refute(believed);
+                reply.has_refuted = true;
+            }
+        }
+        merged
+    }
+
+    fn refute(&mut self, believed: Incarnation) {
+        self.table.refute(believed);
+        self.note_change(ME);
+    }
+
+    fn answer(&mut self, payload: &Payload, reply: &mut Reply, now: u64) -> Vec<Outgoing> {
+        let Some(sender) = payload.from.contact.as_ref().and_then(|contact| contact.gossip) else { return Vec::new() };
+        let mut others = Vec::new();
+        let message = match &payload.message {
+            Message::Ping(seq) => Some(Message::Ack(*seq)),
+            Message::Greeting => (payload.from.status != Status::Left).then_some(Message::Welcome),
+            Message::Ack(seq) | Message::RelayedAck(seq) => {
+                if let Some((origin, seq)) = self.probes.answered(*seq) {
+                    others.push((origin, self.compose(Message::RelayedAck(seq), Vec::new(), Vec::new(), now)));
+                }
+                None
+            }
+            Message::PingRequest { seq, target } => {
+                others.extend(self.ping_for(sender, *seq, *target, now));
+                None
+            }
+            Message::Welcome | Message::News => None,
+            Message::Digest(theirs) => {
+                let ours = hashes(&self.table, now);
+                (digest(&ours) != *theirs).then(|| Message::Buckets(Box::new(ours)))
+            }
+            Message::Buckets(theirs) => {
+                others.extend(self.send_pieces(sender, theirs, now));
+                None
+            }
+            Message::Pieces { buckets, wants_reply } => {
+                let lacks = wants_reply.then(|| self.send_missing(sender, *buckets, &payload.news, now));
+                others.extend(lacks.into_iter().flatten());
+                None
+            }
+        };
+        let (news, asks) = (std::mem::take(&mut reply.news), std::mem::take(&mut reply.asks));
+        let is_due = message.is_some() || reply.has_refuted || !news.is_empty() || !asks.is_empty();
+        if is_due {
+            others.push((sender, self.compose(message.unwrap_or(Message::News), news, asks, now)));
+        }
+        others
+    }
+
+    fn ping_for(&mut self, origin: SocketAddr, seq: u32, target: u64, now: u64) -> Option<Outgoing> {
+        let target = self.table.number(target).filter(|n| *n != ME)?;
+        let at = self.table.get(target).contact.gossip?;
+        let seq = self.probes.relay(origin, seq, now)?;
+        Some((at, self.compose(Message::Ping(seq), Vec::new(), Vec::new(), now)))
+    }
+
+    fn send_pieces(&mut self, to: SocketAddr, theirs: &[u32; BUCKETS], now: u64) -> Vec<Outgoing> {
+        self.anti_entropy.note_difference(now, self.table.revision());
+        let first = self.chance.below(BUCKETS);
+        let all = pieces(&self.table, now, theirs, first);
+        let message = |buckets| Message::Pieces { buckets, wants_reply: true };
+        all.into_iter().map(|(buckets, news)| (to, self.compose(message(buckets), news, Vec::new(), now))).collect()
+    }
+
+    fn send_missing(&mut self, to: SocketAddr, parts: Mask, theirs: &[Record], now: u64) -> Vec<Outgoing> {
+        let first = self.chance.below(self.table.members().count());
+        let all = missing(&self.table, now, parts, theirs, first);
+        all.into_iter().map(|news| (to, self.compose(Message::News, news, Vec::new(), now))).collect()
+    }
+
+    /// Makes a datagram for a member, with what this node believes of it when that is not the best.
+    fn send_to(&mut self, member: u16, message: Message, mut news: Vec<Record>, now: u64) -> Option<Outgoing> {
+        let target = self.table.get(member);
+        let at = target.contact.gossip?;
+        if !target.is_alive() {
+            news.extend(self.table.record(member, now, false));
+        }
+        Some((at, self.compose(message, news, Vec::new(), now)))
+    }
+
+    /// Makes a datagram for a member that is alive, by chance.
+    fn send_anyone(&mut self, now: u64, message: impl FnOnce(u16) -> Message) -> Option<Outgoing> {
+        // While probes fail, members by chance may all be unreachable.
+        let recent = if self.probes.are_failing() { self.recent.choose(&mut self.chance) } else { None };
+        let recent = recent.filter(|n| self.table.get(*n).is_alive());
+        let alive = self.table.alive();
+        let member = recent.or_else(|| alive.get(self.chance.below(alive.len())).copied())?;
+        self.send_to(member, message(member), Vec::new(), now)
+    }
+
+    /// Makes a datagram: the message, `news`, and as many other news as fit.
+    fn compose(&mut self, message: Message, mut news: Vec<Record>, asks: Vec<u64>, now: u64) -> Payload {
+        let from = self.own_record(now);
+        let fixed = 3 + from.wire_len() + message.wire_len() + 8 * asks.len();
+        let taken: usize = fixed + news.iter().map(Record::wire_len).sum::<usize>();
+        let table = &self.table;
+        // A life that began is told with the member's contact, all else without.
+        let record = |n: u16| {
+            let member = table.get(n);
+            table.record(n, now, member.is_alive() && member.incarnation.refutations == 0)
+        };
+        news.extend(self.piggyback.take(MAX_PAYLOAD_BYTES.saturating_sub(taken), news.len(), record));
+        Payload { from, message, asks, news }
+    }
+
+    fn own_record(&self, now: u64) -> Record {
+        let me = self.table.get(ME);
+        let unknown = || Record::of_peer(&me.peer(), me.incarnation.refutations);
+        self.table.record(ME, now, true).unwrap_or_else(unknown)
     }
 }
 

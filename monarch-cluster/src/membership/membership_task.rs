@@ -2,10 +2,12 @@
 //! something changed.
 
 use super::datagram_auth::{Dropped, Opener, Sealer};
-use super::gossip::{GONE_AFTER_MS, Gossip, Outgoing};
-use super::payload::{Intro, MAX_NAME_BYTES, Payload};
+use super::gossip::Gossip;
+use super::member::GONE_AFTER_MS;
+use super::message::{Outgoing, Payload};
 use super::peer_backoff::Evidence;
-use super::transport::Datagrams;
+use super::record::MAX_NAME_BYTES;
+use super::transport::{Datagrams, MAX_DATAGRAM_BYTES};
 use super::types::{Drops, MembershipError, Options, Peer};
 use crate::directory::members::{ME, node_key};
 use crate::directory::{Members, NodeState};
@@ -37,6 +39,8 @@ pub(super) struct Core {
     opener: Opener,
     pub(super) drops: Drops,
     logged: (u64, Drops),
+    /// Revision of the table when the view was compared with it.
+    published: u64,
 }
 
 /// Milliseconds since 1970.
@@ -51,31 +55,26 @@ impl Shared {
             return Err(MembershipError::Name(bad.clone()));
         }
         let incarnation = clock();
-        let me = Intro {
-            name: options.me.clone(),
-            incarnation,
-            beat: 0,
-            gossip: Some(options.listen),
-            files: Some(options.files),
-            version: env!("CARGO_PKG_VERSION").into(),
-        };
-        let mut gossip = Gossip::new(me, 0, options.join_timeout.as_millis() as u64);
+        let me =
+            Peer { name: options.me.clone(), incarnation, gossip: Some(options.listen), files: Some(options.files) };
+        let mut gossip = Gossip::new(&me, 0, options.join_timeout.as_millis() as u64);
         let mut view = Members::new(&options.me);
         view.locate(ME, incarnation, Some(options.files));
         for (name, at) in options.members.iter().filter(|(name, _)| *name != options.me) {
             view.add(name, NodeState::Expected)?;
-            gossip.expect(name, *at);
+            gossip.table.expect(name, *at);
         }
         if options.is_closed {
-            gossip.close();
+            gossip.table.close();
         }
         let core = Core {
             gossip,
             evidence: Evidence::default(),
-            sealer: Sealer::new(&options.key, node_key(&options.me), incarnation),
-            opener: Opener::new(&options.key),
+            sealer: Sealer::new(&options.key, options.encrypt, node_key(&options.me), incarnation),
+            opener: Opener::new(&options.key, options.encrypt),
             drops: Drops::default(),
             logged: (0, Drops::default()),
+            published: 0,
         };
         Ok(Self {
             core: Mutex::new(core),
@@ -95,24 +94,33 @@ impl Shared {
         self.failures.load(Ordering::Relaxed)
     }
 
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
     /// Changes what is known, and the view with it, before another thread can.
     pub(super) fn change<T>(&self, how: impl FnOnce(&mut Core, u64) -> T) -> T {
-        let now = self.began.elapsed().as_millis() as u64;
+        let now = self.now();
         let mut core = self.core();
         let result = how(&mut core, now);
+        self.publish(&mut core, now);
+        result
+    }
+
+    fn publish(&self, core: &mut Core, now: u64) {
         self.failures.store(core.evidence.any(), Ordering::Relaxed);
+        core.published = core.gossip.table.revision();
         let before = self.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(view) = core.look(&before, now) {
             *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
             self.changed.send_modify(|n| *n += 1);
         }
-        result
     }
 
     pub(super) fn joined(&self, peer: &Peer) {
         let number = self.view.read().unwrap_or_else(PoisonError::into_inner).number(&peer.name);
         self.change(|core, now| {
-            core.gossip.present(now, peer);
+            core.gossip.present(peer, now);
             if let Some(node) = number {
                 core.evidence.success(node);
             }
@@ -120,27 +128,33 @@ impl Shared {
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
-        let now = self.began.elapsed().as_millis() as u64;
-        let core = self.core();
-        let up = core.gossip.standings(now).filter(|(_, s)| *s == NodeState::Up).map(|(intro, _)| intro);
-        std::iter::once(&core.gossip.me).chain(up).map(Peer::of).collect()
+        self.core().gossip.peers()
     }
 
-    fn hear(&self, datagram: &[u8]) -> Vec<(SocketAddr, Vec<u8>)> {
-        self.change(|core, now| match core.open(datagram) {
-            Ok(payload) => core.gossip.hear(now, &payload).map(|out| core.seal(out)).into_iter().collect(),
+    /// Takes in a datagram. One that is not authentic costs its authentication and a counter.
+    fn hear(&self, datagram: &mut [u8]) -> Vec<(SocketAddr, Vec<u8>)> {
+        let now = self.now();
+        let mut core = self.core();
+        let payload = match core.open(datagram) {
+            Ok(payload) => payload,
             Err(why) => {
-                core.count(why);
-                Vec::new()
+                core.drops.count(why);
+                return Vec::new();
             }
-        })
+        };
+        let out = core.gossip.hear(&payload, now);
+        // Most datagrams change nothing; what time changes shows with the next tick.
+        if core.gossip.table.revision() != core.published {
+            self.publish(&mut core, now);
+        }
+        core.seal(out)
     }
 
     fn tick(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         self.change(|core, now| {
             core.log_drops(now);
             let out = core.gossip.tick(now);
-            out.into_iter().map(|out| core.seal(out)).collect()
+            core.seal(out)
         })
     }
 
@@ -152,75 +166,50 @@ impl Shared {
 }
 
 impl Core {
-    fn seal(&mut self, (to, payload): Outgoing) -> (SocketAddr, Vec<u8>) {
-        (to, self.sealer.seal(clock(), &payload.encode()))
+    fn seal(&mut self, out: Vec<Outgoing>) -> Vec<(SocketAddr, Vec<u8>)> {
+        out.into_iter().filter_map(|(to, payload)| Some((to, self.sealer.seal(clock(), &payload.encode())?))).collect()
     }
 
-    fn open(&mut self, datagram: &[u8]) -> Result<Payload, Dropped> {
+    fn open(&mut self, datagram: &mut [u8]) -> Result<Payload, Dropped> {
         Payload::decode(self.opener.open(clock(), datagram)?).ok_or(Dropped::Malformed)
-    }
-
-    fn count(&mut self, why: Dropped) {
-        match why {
-            Dropped::Foreign => self.drops.foreign += 1,
-            Dropped::Forged => self.drops.forged += 1,
-            Dropped::Replayed => self.drops.replayed += 1,
-            Dropped::Crowded | Dropped::Malformed => self.drops.other += 1,
-            Dropped::Skewed(by) => {
-                self.drops.skewed += 1;
-                self.drops.last_skew = by;
-            }
-        }
     }
 
     fn log_drops(&mut self, now: u64) {
         let (at, before) = self.logged;
-        if now < at + LOG_PERIOD_MS || self.drops == before {
+        let d = self.drops;
+        // The first node of another version or setting is logged at once.
+        let is_news = (d.version > 0 && before.version == 0) || (d.encryption > 0 && before.encryption == 0);
+        if d == before || (now < at + LOG_PERIOD_MS && !is_news) {
             return;
         }
-        let d = self.drops;
-        tracing::warn!(
-            foreign = d.foreign,
-            forged = d.forged,
-            replayed = d.replayed,
-            other = d.other,
-            "gossip was dropped"
-        );
-        if d.skewed != before.skewed {
-            tracing::warn!(
-                datagrams = d.skewed,
-                seconds = d.last_skew / 1000,
-                "nodes are not heard because their clocks differ from this one by more than 30 s: set the clocks (NTP)"
-            );
-        }
         self.logged = (now, d);
+        d.log_since(&before);
     }
 
     /// The view as it is now, if it is not that one.
     fn look(&self, before: &Members, now: u64) -> Option<Members> {
         let mut view: Option<Members> = None;
-        for (intro, standing) in self.gossip.standings(now) {
-            let known = before.number(&intro.name);
+        for (member, standing) in self.gossip.standings(now) {
+            let (life, files) = (member.incarnation.life, member.contact.files);
+            let known = before.number(&member.contact.name);
             if known.is_none() && standing != NodeState::Up {
                 continue;
             }
-            let since = known.and_then(|n| self.evidence.blocked_since(n, intro.incarnation));
+            let since = known.and_then(|n| self.evidence.blocked_since(n, life));
             let standing = match since.filter(|_| standing == NodeState::Up) {
                 None => standing,
                 Some(since) if now.saturating_sub(since) < GONE_AFTER_MS => NodeState::Suspect,
                 // It is heard, and none of its files can be had.
                 Some(_) => NodeState::Gone,
             };
-            let is = |m: &crate::directory::Member| {
-                (m.standing, m.incarnation, m.address) == (standing, intro.incarnation, intro.files)
-            };
+            let is = |m: &crate::directory::Member| (m.standing, m.incarnation, m.address) == (standing, life, files);
             if known.and_then(|n| before.get(n)).is_some_and(is) {
                 continue;
             }
             let view = view.get_or_insert_with(|| before.clone());
             // One node too many is not taken in; gossip is bounded by the same number.
-            if let Ok(node) = view.add(&intro.name, standing) {
-                view.locate(node, intro.incarnation, intro.files);
+            if let Ok(node) = view.add(&member.contact.name, standing) {
+                view.locate(node, life, files);
                 view.set(node, standing);
             }
         }
@@ -230,6 +219,7 @@ impl Core {
 
 /// Runs until `ended` is dropped, then says goodbye.
 pub(super) async fn run(shared: Arc<Shared>, socket: impl Datagrams, mut ended: oneshot::Receiver<()>) {
+    let mut buffer = [0; MAX_DATAGRAM_BYTES];
     let mut ticks = interval(shared.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -239,8 +229,8 @@ pub(super) async fn run(shared: Arc<Shared>, socket: impl Datagrams, mut ended: 
                 shared.trials().into_iter().for_each(|(node, at)| drop(tokio::spawn(try_node(shared.clone(), node, at))));
                 shared.tick()
             }
-            got = socket.receive() => match got {
-                Ok(datagram) => shared.hear(&datagram),
+            got = socket.receive(&mut buffer) => match got {
+                Ok(len) => shared.hear(&mut buffer[..len]),
                 Err(e) => {
                     tracing::debug!(error = %e, "gossip could not be received");
                     // An error that stays must not turn into a busy loop.
@@ -251,7 +241,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: impl Datagrams, mut ended: 
         };
         out.iter().for_each(|(to, datagram)| socket.send(*to, datagram));
     }
-    shared.core().gossip.leave();
+    shared.change(|core, now| core.gossip.leave(now));
     shared.tick().iter().for_each(|(to, datagram)| socket.send(*to, datagram));
 }
 

@@ -18,6 +18,7 @@ fn options(n: u16, of: u16) -> Options {
         is_closed: false,
         join_timeout: Duration::from_secs(30),
         interval: Duration::from_millis(20),
+        encrypt: false,
     }
 }
 
@@ -129,4 +130,37 @@ async fn over_udp_and_with_clear_errors() {
     assert!(e.contains("one address of this node"), "{e}");
     let e = start(node("", free())).err().unwrap().to_string();
     assert!(e.contains("shorter"), "{e}");
+}
+
+#[tokio::test]
+async fn nodes_that_encrypt_find_each_other_and_not_those_that_do_not() {
+    let links = Links::default();
+    let start = |n: u16, encrypt| {
+        Membership::start_on(&Options { encrypt, ..options(n, 3) }, links.end(at(n)), &Handle::current()).unwrap()
+    };
+    let (a, b, open) = (start(0, true), start(1, true), start(2, false));
+    until("two are up", || a.view().count_up() == 2 && b.view().count_up() == 2).await;
+    until("they are counted", || a.drops().encryption > 2 && open.drops().encryption > 2).await;
+    assert_eq!((open.view().count_up(), a.drops().forged), (1, 0));
+}
+
+/// What anybody can send costs a counter: no view, no answer, no memory.
+#[tokio::test]
+async fn a_flood_of_what_is_not_authentic_is_counted_and_changes_nothing() {
+    let links = Links::default();
+    let (a, b) = (start(&links, 0, 2), start(&links, 1, 2));
+    until("two are up", || a.view().count_up() == 2).await;
+    let attacker = links.end(at(66));
+    let mut forged = b"MGS2".to_vec();
+    forged.resize(900, 7);
+    let before = (*a.changes().borrow(), a.drops());
+    for n in 0..2_000 {
+        attacker.send(at(0), if n % 2 == 0 { &forged } else { b"GET / HTTP/1.1" });
+        if n % 100 == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    until("all are counted", || a.drops().forged == 1_000 && a.drops().foreign == 1_000).await;
+    assert_eq!((*a.changes().borrow(), before.1.other), (before.0, a.drops().other));
+    assert!(a.view().count_up() == 2 && b.view().count_up() == 2);
 }

@@ -4,23 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
-/// Largest datagram that is read; none of ours is as long.
-const MAX_DATAGRAM_BYTES: usize = 4096;
-
-/// A datagram that is to come.
-pub type Incoming<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send + 'a>>;
+/// Bytes of a datagram that are read. None of ours is as long, and one that is longer is not
+/// authentic.
+pub(super) const MAX_DATAGRAM_BYTES: usize = 2048;
 
 /// Sends and receives datagrams. Any of them may be lost, doubled or late.
 pub trait Datagrams: Send + Sync + 'static {
     /// Sends one, or loses it: never waits.
     fn send(&self, to: SocketAddr, datagram: &[u8]);
 
-    /// Waits for one. May be given up and called again.
-    fn receive(&self) -> Incoming<'_>;
+    /// Waits for one and writes it to the front of `buffer`. Returns its length in bytes. May be
+    /// given up and called again.
+    fn receive(&self, buffer: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
 /// Datagrams over UDP.
@@ -42,13 +40,8 @@ impl Datagrams for Udp {
         let _ = self.0.try_send_to(datagram, to);
     }
 
-    fn receive(&self) -> Incoming<'_> {
-        Box::pin(async {
-            let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
-            let (len, _) = self.0.recv_from(&mut buffer).await?;
-            buffer.truncate(len);
-            Ok(buffer)
-        })
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.0.recv_from(buffer).await?.0)
     }
 }
 
@@ -103,10 +96,11 @@ impl Datagrams for End {
         }
     }
 
-    fn receive(&self) -> Incoming<'_> {
-        Box::pin(async {
-            let gone = || io::Error::new(io::ErrorKind::NotConnected, "another process listens at this address now");
-            self.inbox.lock().await.recv().await.ok_or_else(gone)
-        })
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "another process listens at this address now");
+        let datagram = self.inbox.lock().await.recv().await.ok_or_else(gone)?;
+        let len = datagram.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&datagram[..len]);
+        Ok(len)
     }
 }

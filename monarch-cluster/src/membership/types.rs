@@ -1,6 +1,6 @@
 //! Settings of a node in the gossip, and its errors and counts.
 
-use super::payload;
+use super::datagram_auth::Dropped;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,8 +23,11 @@ pub struct Options {
     pub key: [u8; 32],
     /// How long a node that is expected and was never seen counts as an owner.
     pub join_timeout: Duration,
-    /// How often a node gossips. 200 ms is right; silence of 2.5 s makes a node suspect.
+    /// How often a node looks what it has to send. 100 ms is right; the protocol's times are its
+    /// own.
     pub interval: Duration,
+    /// Whether datagrams are encrypted. All nodes of a job must agree.
+    pub encrypt: bool,
 }
 
 /// Why a node cannot take part.
@@ -66,13 +69,6 @@ pub struct Peer {
     pub files: Option<SocketAddr>,
 }
 
-impl Peer {
-    pub(super) fn of(intro: &payload::Intro) -> Self {
-        let payload::Intro { name, incarnation, gossip, files, .. } = intro;
-        Self { name: name.clone(), incarnation: *incarnation, gossip: *gossip, files: *files }
-    }
-}
-
 /// Datagrams that were dropped since the start, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
@@ -80,12 +76,62 @@ pub struct Drops {
     pub foreign: u64,
     /// With a wrong MAC.
     pub forged: u64,
+    /// Of nodes of this job that run an earlier version.
+    pub version: u64,
+    /// Of nodes of this job that encrypt where this node does not, or the reverse.
+    pub encryption: u64,
     /// From a clock that is more than 30 s off.
     pub skewed: u64,
     /// By how many milliseconds the last of those was ahead, or behind.
     pub last_skew: i64,
     /// That came before.
     pub replayed: u64,
-    /// For other reasons: more senders than a job can have, another version.
+    /// For other reasons: more senders than a job can have, a malformed payload.
     pub other: u64,
+}
+
+impl Drops {
+    pub(super) fn count(&mut self, why: Dropped) {
+        match why {
+            Dropped::Foreign => self.foreign += 1,
+            Dropped::Forged => self.forged += 1,
+            Dropped::OtherVersion => self.version += 1,
+            Dropped::OtherEncryption => self.encryption += 1,
+            Dropped::Replayed => self.replayed += 1,
+            Dropped::Crowded | Dropped::Malformed => self.other += 1,
+            Dropped::Skewed(by) => {
+                self.skewed += 1;
+                self.last_skew = by;
+            }
+        }
+    }
+
+    /// Logs what was dropped; `before` is what was logged before.
+    pub(super) fn log_since(&self, before: &Self) {
+        let Self { foreign, forged, replayed, other, .. } = *self;
+        let is_new =
+            (foreign, forged, replayed, other) != (before.foreign, before.forged, before.replayed, before.other);
+        if is_new {
+            tracing::warn!(foreign, forged, replayed, other, "gossip was dropped");
+        }
+        if self.version != before.version {
+            tracing::warn!(
+                datagrams = self.version,
+                "nodes of this job with an earlier version of Monarch are not heard: run the same version on all nodes"
+            );
+        }
+        if self.encryption != before.encryption {
+            tracing::warn!(
+                datagrams = self.encryption,
+                "nodes of this job with another cluster.encryption are not heard: give all nodes the same setting"
+            );
+        }
+        if self.skewed != before.skewed {
+            tracing::warn!(
+                datagrams = self.skewed,
+                seconds = self.last_skew / 1000,
+                "nodes are not heard because their clocks differ from this one by more than 30 s: set the clocks (NTP)"
+            );
+        }
+    }
 }
