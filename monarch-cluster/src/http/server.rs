@@ -195,6 +195,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         // Another stranger may be closed for it: how many there are is bounded, and a node that
         // authenticates has a place.
         let stranger = Strangers::admit(&shared.strangers, from.ip());
+        shared.strangers.closed().await;
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {
             let _counted = counted;

@@ -8,6 +8,7 @@ use super::fault::{handshake_fault, plain_answer};
 use super::options::PeerOptions;
 use crate::http::error::WireError;
 use crate::http::tls::{self, Tls};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustls::Error;
 use rustls::client::UnbufferedClientConnection;
@@ -253,9 +254,13 @@ impl TlsEnd {
         }
         // (What is left is less than a record, so that there is room.)
         self.incoming.reserve_exact(RECEIVE_BYTES.saturating_sub(self.incoming.len()));
-        match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.incoming))? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
+        loop {
+            match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.incoming)) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -269,7 +274,12 @@ impl TlsEnd {
     }
 
     fn send(&mut self, flags: SendFlags) -> io::Result<()> {
-        self.sent += rustix::net::send(&self.socket, self.outgoing.get(self.sent..).unwrap_or_default(), flags)?;
+        let unsent = self.outgoing.get(self.sent..).unwrap_or_default();
+        self.sent += match rustix::net::send(&self.socket, unsent, flags) {
+            // Nothing was sent, and the caller comes again.
+            Err(Errno::INTR) => 0,
+            sent => sent?,
+        };
         if self.sent >= self.outgoing.len() {
             self.outgoing.clear();
             self.sent = 0;

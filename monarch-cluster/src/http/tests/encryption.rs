@@ -104,6 +104,17 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
 }
 
 #[test]
+fn an_idle_connection_that_was_closed_is_not_an_error() {
+    let server = serve(Options { idle_timeout: MS * 500, ..encrypting() });
+    let peer = encrypted(server.addr());
+    for _ in 0..2 {
+        assert_eq!(peer.head("/file", max_wait()).unwrap().status(), 200);
+        std::thread::sleep(MS * 1500);
+    }
+    assert_eq!(server.metrics().handshakes.load(Ordering::Relaxed), 2);
+}
+
+#[test]
 fn another_secret_is_refused_on_both_sides() {
     let (server, double) = counting();
     let end = peer_with(Tls::new(&[6; 32]).unwrap(), server.addr()).head("/file", max_wait()).unwrap_err();
