@@ -11,6 +11,7 @@ that knows the secret asks for 1,000 bytes, over a connection that it keeps and 
 
     idle       connections that send nothing; closed ones are opened again
     slow       heads that come a byte every 100 ms
+    large      15,000 bytes of a head that does not end, or 4,000 bytes of a hello where it is TLS
     garbage    a connection, 300 random bytes, and what is answered
     head       a connection, a well-formed request without a proof, and what is answered
     hello      a connection, the beginning of TLS and 300 random bytes, and what is answered
@@ -30,9 +31,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
 import net as nodes
 
-FLOODS = ["idle", "slow", "garbage", "head", "hello", "connect", "secret", "datagram"]
+FLOODS = ["idle", "slow", "large", "garbage", "head", "hello", "connect", "secret", "datagram"]
 ADDRESSES = 16
-# Connections that a process of `idle` and `slow` holds, or tries to.
+# Connections that a process of `idle`, `slow` and `large` holds, or tries to.
 HELD = 500
 
 
@@ -48,8 +49,8 @@ def dial(address, port, source, timeout=2.0):
     return s
 
 
-def hold(address, port, sources, until, drip):
-    """Keeps HELD connections, and sends a byte on each every 100 ms where they drip."""
+def hold(address, port, sources, until, first=b"", drip=False):
+    """Keeps HELD connections, with `first` sent, and sends a byte on each every 100 ms where they drip."""
     sent, held = 0, []
     text = b"GET /" + b"a" * 8000
     while time.time() < until:
@@ -72,6 +73,8 @@ def hold(address, port, sources, until, drip):
             try:
                 held.append([dial(address, port, sources[sent % len(sources)]), 0])
                 sent += 1
+                if first:
+                    held[-1][0].send(first)
             except OSError:
                 break
         time.sleep(max(0.0, begun + 0.1 - time.time()))
@@ -109,14 +112,16 @@ def datagrams(address, port, sources, until):
     return sent
 
 
-def flood(kind, address, port, seconds, sources):
+def flood(kind, address, port, seconds, encryption, sources):
     until = time.time() + seconds
     at = (address, port, sources, until)
     request = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    large = b"\x16\x03\x01\x3e\x80\x01\x00\x3e\x7c\x03\x03" + bytes(3980)
     hello = b"\x16\x03\x01\x01\x2c\x01\x00\x01\x28\x03\x03"
     print({
-        "idle": lambda: hold(*at, drip=False),
+        "idle": lambda: hold(*at),
         "slow": lambda: hold(*at, drip=True),
+        "large": lambda: hold(*at, first=b"GET /" + b"a" * 15_000 if encryption == "none" else large),
         "garbage": lambda: shots(*at, lambda: b"G" + os.urandom(297) + b"\r\n"),
         "head": lambda: shots(*at, lambda: request),
         "hello": lambda: shots(*at, lambda: hello + os.urandom(294)),
@@ -148,7 +153,14 @@ def helper():
 def usage(pid):
     with open(f"/proc/{pid}/status") as f:
         fields = dict(line.split(":", 1) for line in f)
-    ran = sum(int(open(path).read().split()[0]) for path in glob.glob(f"/proc/{pid}/task/*/schedstat"))
+    ran = 0
+    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        try:
+            with open(path) as f:
+                ran += int(f.read().split()[0])
+        except OSError:
+            # A thread that has just ended.
+            pass
     return dict(descriptors=len(os.listdir(f"/proc/{pid}/fd")), threads=int(fields["Threads"]), memory=int(fields["VmRSS"].split()[0]) / 1024,
                 cpu=ran / 1e9)
 
@@ -171,7 +183,7 @@ class Peak(threading.Thread):
             self.most = {name: max(value, now[name]) for name, value in self.most.items()}
 
 
-def measure(net, w, door, kind, seconds, wrong):
+def measure(net, w, door, kind, seconds, encryption, wrong):
     pid, (address, port, keys) = w.agent(0), door
     enter, sources = net.inside(1), [f"{net.subnet}.{100 + n}" for n in range(ADDRESSES)]
     before, lines, start = usage(pid), log_lines(w), time.time()
@@ -182,7 +194,7 @@ def measure(net, w, door, kind, seconds, wrong):
         running = [subprocess.Popen([*enter, TOOL, "knock", *wrong, str(seconds)], stdout=subprocess.PIPE, text=True)]
     elif kind:
         for half in (sources[::2], sources[1::2]):
-            words = [sys.executable, __file__, "--flood", kind, address, str(port), str(seconds), *half]
+            words = [sys.executable, __file__, "--flood", kind, address, str(port), str(seconds), encryption, *half]
             running.append(subprocess.Popen([*enter, *words], stdout=subprocess.PIPE, text=True))
     # The peer begins when the flood is there, and ends before it.
     time.sleep(min(1.0, seconds / 4))
@@ -212,7 +224,7 @@ def flooded(net, encryption, kind, seconds):
         door = address, port, [*at, derived("wire"), key(derived("tls"))]
         # The threads of an agent that has just started come and go.
         time.sleep(2)
-        return measure(net, w, door, kind, seconds, [*at, "17" * 32, key("17" * 32)])
+        return measure(net, w, door, kind, seconds, encryption, [*at, "17" * 32, key("17" * 32)])
 
 
 def show(encryption, row):
@@ -247,6 +259,6 @@ def main():
 
 
 if len(sys.argv) > 2 and sys.argv[1] == "--flood":
-    flood(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])
+    flood(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), sys.argv[6], sys.argv[7:])
 else:
     main()

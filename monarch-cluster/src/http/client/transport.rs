@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Whether bytes came that nobody has asked for.
+    /// Whether bytes came that were not asked for.
     pub(super) const fn has_more(&self) -> bool {
         match self {
             Self::Plain(_) => false,

@@ -163,7 +163,7 @@ mod tests {
     /// Found by sixteen addresses that opened 9,000 connections a second: now and then a node's own
     /// one was closed for them.
     #[test]
-    fn who_has_one_connection_is_not_closed_for_those_who_have_many() {
+    fn a_lone_connection_is_not_closed_for_those_of_a_crowd() {
         let all = Arc::<Strangers>::default();
         let _lone = Strangers::admit(&all, address(200));
         let here: Vec<_> = (0..4 * MAX_STRANGERS).map(|n| Strangers::admit(&all, address(n % 16))).collect();

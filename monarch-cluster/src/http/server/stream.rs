@@ -95,7 +95,7 @@ impl Stream {
         let mut left = LINGER.1;
         let drain = async {
             let mut sink = [0; 4096];
-            // (Below TLS: nobody looks at it.)
+            // (Below TLS: these bytes are not looked at.)
             while let Ok(got @ 1..) = read_raw(self.socket(), &mut sink).await {
                 left = left.saturating_sub(got);
                 if left == 0 {

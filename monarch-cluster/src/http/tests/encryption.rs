@@ -318,7 +318,7 @@ fn by_hand(stream: TcpStream) -> (StreamOwned<ServerConnection, TcpStream>, crat
 }
 
 #[test]
-fn bytes_that_nobody_asked_for_are_not_taken_for_the_next_answer() {
+fn bytes_that_were_not_asked_for_are_not_taken_for_the_next_answer() {
     let (addr, _) = impostor(|stream, _| {
         let (mut stream, mut session) = by_hand(stream);
         let mut both = answer(&mut session, "one");

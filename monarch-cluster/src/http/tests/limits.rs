@@ -122,10 +122,10 @@ fn strangers_have_their_time_for_a_handshake() {
     until("4 refusals", || server.metrics().refused(Refusal::Unauthenticated) == 4);
 }
 
-/// One that is through with TLS and gives no proof has no more time, and no more requests, than
+/// A client that is through with TLS and gives no proof has no more time, and no more requests, than
 /// one without.
 #[test]
-fn who_shakes_hands_still_has_to_prove_itself() {
+fn a_client_that_shakes_hands_still_has_to_prove_itself() {
     let server = serve(Options { handshake_timeout: MS * 1500, ..either(true) });
     let connect = || {
         let client = rustls::ClientConnection::new(tls().client, Tls::no_name()).unwrap();
