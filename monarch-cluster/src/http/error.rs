@@ -126,7 +126,8 @@ impl WireError {
     /// either.
     #[must_use]
     pub fn peer_is_in_doubt(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. })
+        use WireError::{Closed, Encryption, Timeout, Unreachable};
+        matches!(self, Unreachable { .. } | Timeout { .. } | Closed { .. } | Encryption { .. })
     }
 
     /// The kind of I/O error that says the same to a reader.

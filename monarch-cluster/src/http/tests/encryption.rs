@@ -250,7 +250,7 @@ fn nodes_of_which_one_encrypts_say_so_on_both_sides() {
     let end = encrypted(server.addr()).head("/file", max_wait()).unwrap_err();
     assert!(matches!(end, WireError::Encryption { mine: "tls", its: "none", .. }), "{end}");
     refused(&server, &double, Refusal::Encrypted);
-    assert!(end.to_string().contains("cluster.encryption"), "{end}");
+    assert!(end.to_string().contains("cluster.encryption") && end.peer_is_in_doubt(), "{end}");
 }
 
 /// What an attacker does to one message of a connection.
