@@ -6,6 +6,7 @@
 //! | [`client`] | asks: blocking, for the threads that copy files, with every wait bounded |
 //! | [`auth`] | both prove that they know the job's secret, once a connection |
 //! | [`session`] | what they send after that is authentic |
+//! | [`tls`] | where it is encrypted: keys, and whose are taken |
 //! | [`head`], [`path`], [`range`] | what is taken from the wire, and what is refused |
 //! | [`refusal`] | why a request is turned down |
 //!
@@ -25,6 +26,7 @@ pub mod range;
 pub mod refusal;
 pub mod server;
 pub mod session;
+mod tls;
 
 pub use auth::Key;
 pub use client::{Peer, PeerOptions, Response, Sent};
@@ -33,6 +35,7 @@ pub use head::Method;
 pub use range::ByteRange;
 pub use refusal::Refusal;
 pub use server::{Answer, Answering, Body, Handler, Metrics, Options, Request, STRANGERS, Server};
+pub use tls::{ALPN, Tls};
 
 use std::time::Duration;
 

@@ -164,6 +164,7 @@ impl Node {
         // dead.
         let gossip = runtime("gossip", 1, None)?;
         let key = Key::new(intro.secret.derive("wire"));
+        let tls = intro.tls(cluster.encryption)?;
         let membership = Membership::start(
             &membership::Options {
                 me: name.clone(),
@@ -174,7 +175,7 @@ impl Node {
                 key: intro.secret.derive("gossip"),
                 join_timeout: cluster.join_timeout,
                 interval: GOSSIP_TICK,
-                encrypt: false,
+                encrypt: cluster.encryption == monarch_config::Encryption::Tls,
             },
             gossip.handle(),
         )?;
@@ -183,11 +184,13 @@ impl Node {
             members: intro.members.into_iter().collect(),
             listen: intro.listen,
             placement: cluster.placement,
+            encryption: cluster.encryption,
             peer_timeout: cluster.peer_timeout,
             max_wait: config.wait.max_wait,
             stalled_scan: cluster.join_timeout,
         };
         let listen = http::Options {
+            encryption: tls.clone(),
             bandwidth_limit: cluster.bandwidth_limit,
             peer_bandwidth_limit: cluster.peer_bandwidth_limit,
             // (Where torchrun names only the first node, the others are not known.)
@@ -195,11 +198,12 @@ impl Node {
             ..http::Options::new(name, key.clone(), intro.listen)
         };
         let traffic = Arc::<TrafficStats>::default();
-        let pool = Arc::new(PeerPool::new(options, key, (membership, BackgroundRuntime::new(gossip)), traffic.clone()));
+        let pool =
+            Arc::new(PeerPool::new(options, (key, tls), (membership, BackgroundRuntime::new(gossip)), traffic.clone()));
         let keys = (intro.secret.seed(), TagKey::new(intro.secret.derive("tags")));
         let node = Self::wire(keys, pool, traffic, (listen, server_runtime))?;
         tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
-            members = cluster.members.len(), placement = ?cluster.placement, "one of several nodes");
+            members = cluster.members.len(), placement = ?cluster.placement, encryption = ?cluster.encryption, "one of several nodes");
         Ok(Some(node))
     }
 

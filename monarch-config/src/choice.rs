@@ -8,8 +8,8 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Engine, Extent, Follow, Libraries, LogLevel, OutputSync, Persist,
-    Policy, RawCalls, Spread, Trust, WorkingSets,
+    Compression, Consistency, Direct, Discovery, Encryption, Engine, Extent, Follow, Libraries, LogLevel, OutputSync,
+    Persist, Policy, RawCalls, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -126,6 +126,11 @@ impl Choice for Spread {
     const WHAT: &'static str = "placement over nodes";
     const WORDS: &'static [(&'static str, Self)] =
         &[("sharded", Self::Sharded), ("replicated", Self::Replicated), ("hybrid", Self::Hybrid)];
+}
+
+impl Choice for Encryption {
+    const WHAT: &'static str = "encryption between nodes";
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("tls", Self::Tls)];
 }
 
 /// The kind of a setting that takes one word of `C`.

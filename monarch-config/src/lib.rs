@@ -60,9 +60,9 @@ pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
-    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Engine, Extent, Follow, Index, Io,
-    Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch, RawCalls,
-    Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
+    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Encryption, Engine, Extent, Follow,
+    Index, Io, Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch,
+    RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::MemoryWatch;

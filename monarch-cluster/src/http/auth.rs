@@ -23,7 +23,8 @@
 //! protocol's version (`2`), nonce, cnonce (both in hex), the client's name, the server's name. The
 //! names keep a proof that was meant for one server from being passed on to another.
 //!
-//! What this does not do: nothing is encrypted.
+//! What this does not do: nothing is encrypted. Where it is ([`tls`](super::tls)), all of this goes
+//! on inside.
 //!
 //! By hand, from bash (`$key` in hex; `$me` any name, `$it` the server's):
 //!
@@ -50,7 +51,7 @@ use subtle::ConstantTimeEq;
 
 /// Version of the protocol. A client goes by that of the challenge; it is part of what is proven as
 /// well, so that an attacker on the path cannot change it.
-const VERSION: &str = "2";
+pub(super) const VERSION: &str = "2";
 /// Longest name of a node.
 const MAX_NAME_BYTES: usize = 255;
 

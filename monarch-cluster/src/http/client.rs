@@ -5,7 +5,7 @@
 //!
 //! | for | at most |
 //! |---|---|
-//! | a connection | `peer_timeout`; as much again where many are being opened |
+//! | a connection | `peer_timeout`; as much again where many are being opened, and for TLS |
 //! | any sign of life (bytes of an answer, or `102`) | a multiple of what this peer usually takes: see [`rto_estimator`] |
 //! | the answer of a peer that is busy and says so | the caller's `max_wait` |
 //! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB |
@@ -19,10 +19,13 @@
 //! that sending them twice does no harm.
 
 mod conn;
+mod fault;
 mod handshakes;
 mod options;
 mod response;
 mod rto_estimator;
+mod tls_end;
+mod transport;
 
 pub use options::PeerOptions;
 pub use response::Response;
@@ -206,7 +209,8 @@ impl Peer {
         err
     }
 
-    fn keep(&self, conn: Conn) {
+    fn keep(&self, mut conn: Conn) {
+        conn.rest();
         let mut idle = self.idle();
         if idle.len() < self.options.idle {
             idle.push(conn);

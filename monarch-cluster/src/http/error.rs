@@ -51,6 +51,24 @@ pub enum WireError {
         /// Where the peer is.
         addr: SocketAddr,
     },
+    /// One of the two encrypts and the other does not.
+    #[error(
+        "the agent at {addr} has cluster.encryption: {its}, and this node has {mine}: set it alike on all nodes of the job"
+    )]
+    Encryption {
+        /// Where the peer is.
+        addr: SocketAddr,
+        /// This node's setting.
+        mine: &'static str,
+        /// The peer's.
+        its: &'static str,
+    },
+    /// The keys of the job are of no use.
+    #[error("cannot encrypt what nodes send to each other: {source}; set cluster.encryption: none to do without")]
+    Encrypt {
+        /// What the library said.
+        source: rustls::Error,
+    },
     /// It said something that makes no sense.
     #[error(
         "what listens at {addr} is no agent of this version: {what}; check cluster.port and the versions on both nodes"
@@ -108,7 +126,8 @@ impl WireError {
     /// either.
     #[must_use]
     pub fn peer_is_in_doubt(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. })
+        use WireError::{Closed, Encryption, Timeout, Unreachable};
+        matches!(self, Unreachable { .. } | Timeout { .. } | Closed { .. } | Encryption { .. })
     }
 
     /// The kind of I/O error that says the same to a reader.

@@ -15,6 +15,12 @@ pub enum Refusal {
     NoMember,
     /// It was changed on its way, or is not the next one of its connection.
     Forged,
+    /// A plain request, and this node takes TLS only.
+    Unencrypted,
+    /// TLS, and this node does not speak it.
+    Encrypted,
+    /// TLS without a connection in the end: no protocol or version in common.
+    Handshake,
     /// Not HTTP, or with headers that contradict each other.
     Malformed,
     /// A path or query outside of what is allowed.
@@ -41,13 +47,16 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them, in the order in which they are counted.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::Unauthenticated,
         Self::BadProof,
         Self::Replayed,
         Self::Expired,
         Self::NoMember,
         Self::Forged,
+        Self::Unencrypted,
+        Self::Encrypted,
+        Self::Handshake,
         Self::Malformed,
         Self::Path,
         Self::Method,
@@ -66,7 +75,8 @@ impl Refusal {
     pub fn status(self) -> u16 {
         match self {
             Self::Unauthenticated | Self::BadProof | Self::Replayed | Self::Expired | Self::Forged => 401,
-            Self::Malformed | Self::Path => 400,
+            Self::Unencrypted | Self::Encrypted => 426,
+            Self::Malformed | Self::Path | Self::Handshake => 400,
             Self::NoMember => 403,
             Self::Method => 405,
             Self::Version => 505,
@@ -94,6 +104,15 @@ impl Refusal {
             Self::Expired => "proof came too late: answer the challenge within 10 s",
             Self::NoMember => "not a node of this job: all nodes need the same list of nodes",
             Self::Forged => "not authentic: a request that was changed on its way, or sent before",
+            Self::Unencrypted => {
+                "not encrypted: this node has cluster.encryption: tls and the sender none; set it alike on all nodes"
+            }
+            Self::Encrypted => {
+                "encrypted: this node has cluster.encryption: none and the sender tls; set it alike on all nodes"
+            }
+            Self::Handshake => {
+                "TLS, but no TLS 1.3 of an agent of this version: use one version of Monarch on all nodes of a job"
+            }
             Self::Malformed => "not a well-formed HTTP/1.1 request",
             Self::Path => {
                 "path not allowed: plain letters, digits and . _ ~ - / @ : + , = with no empty, . or .. segment"
@@ -120,6 +139,9 @@ impl Refusal {
             Self::Expired => "expired",
             Self::NoMember => "no_member",
             Self::Forged => "forged",
+            Self::Unencrypted => "unencrypted",
+            Self::Encrypted => "encrypted",
+            Self::Handshake => "handshake",
             Self::Malformed => "malformed",
             Self::Path => "path",
             Self::Method => "method",

@@ -2,8 +2,9 @@
 //!
 //! One task per connection on few threads; a request is answered before the next one of its
 //! connection is read. Files go out by `sendfile(2)`, which reads them on the thread that sends:
-//! what is not in the page cache holds up that thread, not the others. A file that turns out
-//! shorter than promised ends the connection; nothing is ever made up for it.
+//! what is not in the page cache holds up that thread, not the others. With TLS they are read in
+//! pieces. A file that turns out shorter than promised ends the connection; nothing is ever made up
+//! for it.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -11,15 +12,19 @@
 //! | [`shared`] | what its tasks have in common |
 //! | [`answer`] | what a handler is given and gives |
 //! | [`conn`] | one connection from accept to close |
+//! | [`stream`] | with or without TLS |
+//! | [`tls_end`] | TLS: what is not sent yet, what is not read yet |
 //! | [`handshake`] | whether it has authenticated |
 //! | [`strangers`] | places for connections that have not yet |
 //! | [`send`] | heads and bodies on their way out |
+//! | [`file_pieces`] | files on their way into TLS |
 //! | [`pace`] | limits on bytes a second |
 //! | [`text`] | the words of heads |
 //! | [`stats`] | what is counted, and said about refusals |
 
 mod answer;
 mod conn;
+mod file_pieces;
 mod handshake;
 mod options;
 mod pace;
@@ -27,7 +32,9 @@ mod send;
 mod shared;
 mod stats;
 mod strangers;
+mod stream;
 mod text;
+mod tls_end;
 
 pub use answer::{Answer, Answering, Body, Handler, Request};
 pub use options::Options;
@@ -96,6 +103,8 @@ impl Server {
             paces,
             proven: AtomicUsize::new(0),
             strangers: Arc::default(),
+            rooms: file_pieces::Rooms::default(),
+            handshake_gate: tokio::sync::Semaphore::new(shared::HANDSHAKES_AT_A_TIME),
         });
         let accepting = handle.spawn(accept(listener, shared));
         Ok(Self { addr, metrics, limit, accepting, runtime: own })
@@ -186,6 +195,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         // Another stranger may be closed for it: how many there are is bounded, and a node that
         // authenticates has a place.
         let stranger = Strangers::admit(&shared.strangers, from.ip());
+        shared.strangers.closed().await;
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {
             let _counted = counted;

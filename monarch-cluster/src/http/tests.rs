@@ -1,6 +1,7 @@
 //! Servers and clients against each other and against doubles, over real sockets.
 
 mod attacks;
+mod encryption;
 mod limits;
 mod patience;
 mod refusing;

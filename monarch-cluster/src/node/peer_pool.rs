@@ -7,7 +7,7 @@ use super::background_runtime::BackgroundRuntime;
 use super::setup::NodeOptions;
 use super::traffic_stats::TrafficStats;
 use crate::directory::Members;
-use crate::http::{Key, Peer, PeerOptions, WireError};
+use crate::http::{Key, Peer, PeerOptions, Tls, WireError};
 use crate::membership::Membership;
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -25,6 +25,7 @@ pub(super) const MAX_NODES_AT_A_TIME: usize = 64;
 pub(super) struct PeerPool {
     options: NodeOptions,
     key: Key,
+    tls: Option<Tls>,
     membership: Membership,
     traffic: Arc<TrafficStats>,
     /// The life of a node, and the connections to it in that life.
@@ -35,14 +36,15 @@ pub(super) struct PeerPool {
 }
 
 impl PeerPool {
-    /// The nodes of `membership`, which runs on `gossip`. Nothing is sent before the first request.
+    /// The nodes of `membership`, which runs on `gossip`, with what they prove to each other, and
+    /// `tls` if they encrypt. Nothing is sent before the first request.
     pub(super) fn new(
         options: NodeOptions,
-        key: Key,
+        (key, tls): (Key, Option<Tls>),
         (membership, gossip): (Membership, BackgroundRuntime),
         traffic: Arc<TrafficStats>,
     ) -> Self {
-        Self { options, key, membership, traffic, peers: Mutex::default(), gossip }
+        Self { options, key, tls, membership, traffic, peers: Mutex::default(), gossip }
     }
 
     /// Settings of this node.
@@ -86,6 +88,7 @@ impl PeerPool {
             my_name: self.options.name.clone(),
             its_name: member.name.to_string(),
             key: self.key.clone(),
+            encryption: self.tls.clone(),
             peer_timeout,
             idle: MAX_IDLE_CONNECTIONS,
         };

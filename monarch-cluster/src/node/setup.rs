@@ -1,10 +1,10 @@
 //! What a node needs before it can talk to others: settings, the secret, addresses.
 
 use crate::discovery::{self, DiscoveryError};
-use crate::http::WireError;
+use crate::http::{Tls, WireError};
 use crate::membership::MembershipError;
 use crate::secret::{Secret, SecretError};
-use monarch_config::{Cluster, Spread};
+use monarch_config::{Cluster, Encryption, Spread};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// Which copies it keeps of files that others own.
     pub placement: Spread,
+    /// Whether what nodes send to each other is encrypted. Connections and datagrams.
+    pub encryption: Encryption,
     /// How long a peer may be silent.
     pub peer_timeout: Duration,
     /// How long a peer that is itself waiting for the PFS is waited for.
@@ -61,6 +63,17 @@ pub struct Introduction {
 }
 
 impl Introduction {
+    /// What encrypts the connections between nodes, if the configuration asks for it.
+    ///
+    /// # Errors
+    /// Those of [`Tls::new`].
+    pub fn tls(&self, encryption: Encryption) -> Result<Option<Tls>, WireError> {
+        match encryption {
+            Encryption::None => Ok(None),
+            Encryption::Tls => Tls::new(&self.secret.derive("tls")).map(Some),
+        }
+    }
+
     /// Loads the secret, and looks up where the nodes of the configuration are.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nodes that share copies and the index. Fields: 16, because each is a key of the section
+/// Nodes that share copies and the index. Fields: 17, because each is a key of the section
 /// `cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
@@ -43,6 +43,10 @@ pub struct Cluster {
     /// when missing. Default `None`: `$XDG_CONFIG_HOME/monarch/cluster-secret`. The
     /// environment's `MONARCH_CLUSTER_SECRET` goes first.
     pub secret_file: Option<PathBuf>,
+    /// Whether what nodes send to each other over TCP is encrypted, the same on all nodes. Default:
+    /// none.
+    #[serde(default)]
+    pub encryption: Encryption,
     /// How long a node that is expected and was never seen counts as an owner. Default 60 s; at
     /// most 1 h.
     pub join_timeout: Duration,
@@ -75,6 +79,7 @@ impl Default for Cluster {
             listen: None,
             port: None,
             secret_file: None,
+            encryption: Encryption::None,
             join_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(2),
             bandwidth_limit: None,
@@ -137,4 +142,15 @@ pub enum Spread {
     /// Those that fit beside the copies of files that it owns, for which they are dropped.
     #[default]
     Hybrid,
+}
+
+/// Whether connections between nodes are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encryption {
+    /// They are authentic, and can be read by whoever sits on the path.
+    #[default]
+    None,
+    /// TLS 1.3 with raw public keys that are derived from the secret.
+    Tls,
 }

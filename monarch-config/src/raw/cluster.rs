@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use super::super::choice::OneOf;
 use super::super::given::{Count, Domain, Endpoint, Given, Hosts, Location, OrNone, Part, Rate, Time};
-use super::super::model::{Discovery, Spread};
+use super::super::model::{Discovery, Encryption, Spread};
 
 /// Nodes that share copies and the index.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -43,6 +43,10 @@ pub(in super::super) struct RawCluster {
     /// $XDG_CONFIG_HOME/monarch/cluster-secret, or below ~/.config. MONARCH_CLUSTER_SECRET goes
     /// first.
     pub(in super::super) secret_file: Option<Given<Location>>,
+    /// Whether connections between nodes are encrypted, the same on all nodes: none (they are
+    /// authentic, and can be read on the way), tls (TLS 1.3, with keys from the secret). Default
+    /// none.
+    pub(in super::super) encryption: Option<Given<OneOf<Encryption>>>,
     /// How long a node that is expected and was never seen counts as an owner. Default 60s; 0s to
     /// 1h.
     pub(in super::super) join_timeout: Option<Given<Time>>,

@@ -30,6 +30,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster,
         listen: cx.get(&Key::new("cluster.listen"), raw.listen.as_ref())?,
         port: port(cx, raw)?,
         secret_file: secret_file(cx, raw)?,
+        encryption: cx.or("cluster.encryption", raw.encryption.as_ref(), default.encryption)?,
         join_timeout: cx.within(
             "cluster.join_timeout",
             raw.join_timeout.as_ref(),

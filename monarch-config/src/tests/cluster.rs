@@ -1,6 +1,6 @@
 //! The section `cluster`: what is wrong in each field, and what is right.
 
-use super::super::{Cluster, Discovery, ErrorKind, Origin, Overrides, Spread, render_with_origins};
+use super::super::{Cluster, Discovery, Encryption, ErrorKind, Origin, Overrides, Spread, render_with_origins};
 use super::{load_all, load_text, node, screen};
 use ErrorKind::{Missing, OutOfBounds, Syntax, UnknownKey, WrongType, WrongUnit};
 
@@ -33,8 +33,9 @@ fn defaults_and_everything() {
     assert_eq!(read(""), Cluster::default());
     let all = "cluster: { discovery: static, nodes: [\"n[1-2]\", 10.0.0.7, \"[fd00::1]:7000\"], placement: sharded, listen: 10.0.0.0/8,\n  \
                port: 7000, secret_file: /home/me/secret, join_timeout: 5m, peer_timeout: 500ms, bandwidth_limit: 1GiB/s,\n  \
-               peer_bandwidth_limit: 100MiB/s, transient_share: 25% }\n";
+               peer_bandwidth_limit: 100MiB/s, transient_share: 25%, encryption: tls }\n";
     let found = read(all);
+    assert_eq!(found.encryption, Encryption::Tls);
     assert_eq!(found.nodes, ["n[1-2]", "10.0.0.7", "[fd00::1]:7000"]);
     assert_eq!((found.discovery, found.placement, found.port), (Discovery::Static, Spread::Sharded, Some(7000)));
     assert_eq!((found.listen.as_deref(), found.join_timeout.as_secs()), (Some("10.0.0.0/8"), 300));
@@ -91,6 +92,7 @@ fn the_other_settings() {
     wrong("port: http", WrongType, 3, &["not a whole number"]);
     wrong("secret_file: ~/secret", WrongType, 3, &["variables and ~"]);
     wrong("secret_file: secret", WrongType, 3, &["relative path"]);
+    wrong("encryption: ssl", WrongType, 3, &["no encryption between nodes called `ssl`", "none, tls"]);
     wrong("join_timeout: 60", WrongUnit, 3, &["60s or 60ms"]);
     wrong("join_timeout: 2h", OutOfBounds, 3, &["above the most allowed, 1h", "default is 1m"]);
     wrong("peer_timeout: 1ms", OutOfBounds, 3, &["below the least allowed, 10ms"]);

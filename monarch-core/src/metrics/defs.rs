@@ -64,7 +64,7 @@ labels! {
     /// Name of another node.
     PEER = "peer";
     /// Why requests of other nodes were refused, such as `unauthenticated`, `bad_proof`,
-    /// `no_member`, `forged`, `slow`.
+    /// `no_member`, `forged`, `unencrypted`, `encrypted`, `slow`.
     REFUSAL = "reason";
 }
 

@@ -108,3 +108,25 @@ fn refusals_are_logged_once(c: &Cluster) {
     assert!(!log.contains("panicked"), "{log}");
     assert!(!log.contains(&door(c).key), "the key is in the log");
 }
+
+/// Files that other nodes own come encrypted, and each byte leaves the PFS once as without; a node
+/// that does not encrypt is told so.
+#[test]
+fn nodes_that_encrypt_read_each_byte_once_and_take_no_plain_request() {
+    let plan = Plan::new(3).files(120).tier_size("4MiB").placement("sharded").cluster("encryption: tls");
+    let Some(c) = patient(plan).build() else { return };
+    let mark = c.mark();
+    let steady = Steady::start(c);
+    steady.more(2);
+    let c = &steady.c;
+    assert_eq!(c.since(&mark).bytes_read, c.bytes());
+    let (at, port) = (c.node(0).address(), door(c).port);
+    let script =
+        format!("exec 3<>/dev/tcp/{at}/{port}; printf 'HEAD / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; cat <&3");
+    let out = c.net().inside(2, "bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.starts_with("HTTP/1.1 426 ") && text.contains("cluster.encryption: tls"), "{text}");
+    let log = log(c.node(0));
+    assert_eq!(log.matches("kind=\"unencrypted\"").count(), 1, "{log}");
+    steady.end();
+}

@@ -1,14 +1,16 @@
 //! One connection to a peer.
 
+use super::fault::fault;
 use super::options::PeerOptions;
+use super::transport::Transport;
 use crate::http::auth::{self, Credentials, Exchange, Nonce, Side};
 use crate::http::error::WireError;
 use crate::http::head::{self, HEAD_MAX, Method, ResponseHead};
 use crate::http::session::Session;
 use crate::tag::Tag;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ pub(super) struct Asked<'a> {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    stream: TcpStream,
+    stream: Transport,
     /// What was read and not yet taken.
     buffer: Vec<u8>,
     /// How long the kernel waits in a read.
@@ -63,15 +65,7 @@ impl Handshake {
 impl Conn {
     /// Connects and fetches the server's challenge.
     pub(super) fn open(options: &PeerOptions, patience: Duration) -> Result<Self, WireError> {
-        let (addr, limit) = (options.addr, options.peer_timeout);
-        let stream = TcpStream::connect_timeout(&addr, limit).map_err(|source| match source.kind() {
-            io::ErrorKind::TimedOut => WireError::Timeout { addr, what: "it does not take connections", after: limit },
-            _ => WireError::Unreachable { addr, source },
-        })?;
-        let set = |source| WireError::System { what: "set up a connection", source };
-        stream.set_nodelay(true).map_err(set)?;
-        stream.set_write_timeout(Some(limit)).map_err(set)?;
-        stream.set_read_timeout(Some(patience)).map_err(set)?;
+        let stream = Transport::open(options, patience)?;
         let mut conn =
             Self { stream, buffer: Vec::new(), waits: patience, first_byte: None, handshake: Handshake::Fresh };
         conn.fetch_challenge(options, patience)?;
@@ -86,6 +80,7 @@ impl Conn {
         match head.status {
             401 if !head.close => {}
             503 => return Err(WireError::Full { addr }),
+            426 => return Err(WireError::Encryption { addr, mine: "none", its: "tls" }),
             status => return Err(WireError::Protocol { addr, what: format!("it answers {status} to a stranger") }),
         }
         let value = head.header("WWW-Authenticate").unwrap_or_default();
@@ -128,7 +123,7 @@ impl Conn {
     fn write(&mut self, mut bytes: &[u8], options: &PeerOptions) -> Result<(), WireError> {
         let limit = options.peer_timeout.saturating_mul((bytes.len() / SENT_BYTES_PER_TIMEOUT + 1) as u32);
         let start = Instant::now();
-        while !bytes.is_empty() {
+        while !bytes.is_empty() || self.stream.has_unsent() {
             if start.elapsed() > limit {
                 return Err(WireError::Timeout {
                     addr: options.addr,
@@ -170,7 +165,7 @@ impl Conn {
             let old = self.buffer.len();
             self.buffer.resize(old + READ_BYTES, 0);
             self.wait_at_most(patience.min(left), addr)?;
-            let got = read(&mut self.stream, &mut self.buffer[old..]);
+            let got = self.stream.read(&mut self.buffer[old..]);
             self.buffer.truncate(old + got.as_ref().copied().unwrap_or(0));
             match got {
                 Ok(0) => return Err(fault(io::ErrorKind::UnexpectedEof.into(), addr, "", patience)),
@@ -226,13 +221,18 @@ impl Conn {
 
     /// Whether bytes came without a request.
     pub(super) fn has_more(&self) -> bool {
-        !self.buffer.is_empty()
+        !self.buffer.is_empty() || self.stream.has_more()
+    }
+
+    /// Gives back the memory that an idle connection does not need.
+    pub(super) fn rest(&mut self) {
+        self.stream.rest();
     }
 
     /// Reads body: what came with the head, then from the socket into `buf` itself.
     pub(super) fn body(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.buffer.is_empty() {
-            return read(&mut self.stream, buf);
+            return self.stream.read(buf);
         }
         let len = buf.len().min(self.buffer.len());
         buf[..len].copy_from_slice(&self.buffer[..len]);
@@ -244,7 +244,7 @@ impl Conn {
     pub(super) fn wait_at_most(&mut self, limit: Duration, addr: SocketAddr) -> Result<(), WireError> {
         let limit = round(limit);
         if limit != self.waits {
-            let set = self.stream.set_read_timeout(Some(limit));
+            let set = self.stream.set_read_timeout(limit);
             set.map_err(|source| fault(source, addr, "", limit))?;
             self.waits = limit;
         }
@@ -257,23 +257,6 @@ impl Conn {
 fn round(limit: Duration) -> Duration {
     let step = if limit < Duration::from_millis(50) { 1 } else { 50 };
     Duration::from_millis((limit.as_millis() as u64).div_ceil(step).max(1) * step)
-}
-
-fn read(stream: &mut TcpStream, buf: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match stream.read(buf) {
-            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
-        }
-    }
-}
-
-/// What an error of a socket means: the kernel says `WouldBlock` when a wait is over.
-pub(super) fn fault(source: io::Error, addr: SocketAddr, what: &'static str, after: Duration) -> WireError {
-    match source.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => WireError::Timeout { addr, what, after },
-        _ => WireError::Closed { addr, source },
-    }
 }
 
 fn request_head(asked: &Asked<'_>, addr: SocketAddr) -> String {

@@ -1,6 +1,7 @@
 //! Which agent, and how to deal with it.
 
 use super::super::auth::Key;
+use super::super::tls::Tls;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct PeerOptions {
     pub its_name: String,
     /// What they prove to each other.
     pub key: Key,
+    /// What encrypts the connections; `None`: nothing does.
+    pub encryption: Option<Tls>,
     /// How long a peer that does not answer is waited for; those that usually answer quickly are
     /// given up sooner.
     pub peer_timeout: Duration,

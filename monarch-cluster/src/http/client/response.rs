@@ -1,7 +1,8 @@
 //! An answer that is being read.
 
 use super::Peer;
-use super::conn::{Conn, fault};
+use super::conn::Conn;
+use super::fault::fault;
 use crate::http::error::WireError;
 use crate::http::head::{Method, ResponseHead};
 use crate::tag::Tag;

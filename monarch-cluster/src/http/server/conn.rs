@@ -6,25 +6,21 @@ use super::pace::Pace;
 use super::send::Out;
 use super::shared::{Proven, Shared};
 use super::strangers::Stranger;
+use super::stream::{self, NotOpen, Stream};
 use super::text;
 use crate::http::head::{self, Method, RequestHead};
 use crate::http::refusal::Refusal;
+use crate::http::tls::HELLO_BYTE;
 use crate::http::{BUSY_EVERY, auth};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bytes of requests that a connection usually has room for.
 const BUFFER_BYTES: usize = 4096;
-/// How long, and how many bytes of, what a refused client still sends is taken, so that it reads
-/// the answer before its connection is reset.
-const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
-
 /// Why a connection ends.
 enum End {
     /// The client went away, or the answer said that it would be closed.
@@ -36,13 +32,13 @@ enum End {
 }
 
 impl From<io::Error> for End {
-    fn from(_: io::Error) -> Self {
-        Self::Gone
+    fn from(error: io::Error) -> Self {
+        stream::refusal_of(&error, false).map_or(Self::Gone, Self::Told)
     }
 }
 
 struct Conn<'a> {
-    stream: TcpStream,
+    stream: Stream,
     shared: &'a Shared,
     /// What was read and not yet taken.
     buffer: Vec<u8>,
@@ -69,26 +65,36 @@ pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stra
     }
 }
 
-async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
+async fn talk(socket: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
     // Answers are sent in whole; without this the last packet of each would wait for the one before
     // to be acknowledged.
-    let _ = stream.set_nodelay(true);
+    let _ = socket.set_nodelay(true);
     let handshake_by = Instant::now() + shared.options.handshake_timeout;
+    let (stream, refused) = match Stream::open(socket, shared, handshake_by).await {
+        Ok(stream) => (stream, Ok(())),
+        Err(NotOpen::Unencrypted(socket)) => (Stream::Plain(socket), Err(End::Refused(Refusal::Unencrypted))),
+        Err(NotOpen::Refused(refusal)) => return shared.refusals.note(refusal, from),
+        Err(NotOpen::Gone) => return,
+    };
+    if matches!(stream, Stream::Tls(_)) {
+        stranger.spoke();
+    }
     let (buffer, handshake, pace) = (Vec::with_capacity(BUFFER_BYTES), Handshake::default(), Pace::default());
     let mut conn =
         Conn { stream, shared, buffer, handshake, pace, handshake_by, stranger: Some(stranger), proven: None };
+    let mut turn = refused;
     loop {
-        match conn.turn().await {
-            Ok(()) => {}
+        match turn {
+            Ok(()) => turn = conn.turn().await,
             Err(End::Gone) => return,
             Err(End::Refused(refusal)) => {
                 shared.refusals.note(refusal, from);
                 let _ = conn.out().bytes(&text::refusal(refusal, text::WHICH), false).await;
-                return conn.linger().await;
+                return conn.stream.linger().await;
             }
             Err(End::Told(refusal)) => {
                 shared.refusals.note(refusal, from);
-                return conn.linger().await;
+                return conn.stream.linger().await;
             }
         }
     }
@@ -123,8 +129,8 @@ impl Conn<'_> {
         self.send(&head, answer).await
     }
 
-    fn out(&self) -> Out<'_> {
-        Out { stream: &self.stream, timeout: self.shared.options.progress_timeout }
+    fn out(&mut self) -> Out<'_> {
+        out(&mut self.stream, self.shared)
     }
 
     /// When reading the next head is given up.
@@ -148,6 +154,9 @@ impl Conn<'_> {
             let old = self.buffer.len();
             while !self.buffer.get(old..).unwrap_or_default().contains(&b'\n') && self.buffer.len() <= head::HEAD_MAX {
                 self.more(by).await?;
+                if self.buffer.first() == Some(&HELLO_BYTE) && self.handshake.peer().is_none() {
+                    return Err(End::Refused(Refusal::Encrypted));
+                }
             }
         }
     }
@@ -156,7 +165,8 @@ impl Conn<'_> {
     async fn more(&mut self, by: Instant) -> Result<(), End> {
         self.buffer.reserve(BUFFER_BYTES / 2);
         match timeout_at(by, self.stream.read_buf(&mut self.buffer)).await {
-            Ok(Ok(0)) | Ok(Err(_)) => Err(self.leaves()),
+            Ok(Ok(0)) => Err(self.leaves()),
+            Ok(Err(error)) => Err(stream::refusal_of(&error, false).map_or_else(|| self.leaves(), End::Told)),
             Ok(Ok(_)) => Ok(()),
             Err(_) if self.handshake.peer().is_none() => Err(End::Refused(Refusal::Unauthenticated)),
             Err(_) if self.buffer.is_empty() => Err(End::Gone),
@@ -246,7 +256,8 @@ impl Conn<'_> {
         let Some(session) = self.handshake.session() else { return Err(End::Gone) };
         let tag = answer.tag.or_else(|| Some(session.outgoing.tag(body.in_memory().filter(|b| !b.is_empty())?)));
         let text = self.seal(text::answer(&answer, tag, head.close));
-        self.out().answer(&text, body, &self.pace).await.inspect_err(|err| {
+        let mut out = out(&mut self.stream, self.shared);
+        out.answer(&text, body, &self.pace).await.inspect_err(|err| {
             if err.kind() == io::ErrorKind::UnexpectedEof {
                 tracing::warn!(path = head.path, "answer cut off: {err}");
             }
@@ -255,22 +266,10 @@ impl Conn<'_> {
         self.shared.metrics.bytes_sent.fetch_add(body.len(), Ordering::Relaxed);
         if head.close { Err(End::Gone) } else { Ok(()) }
     }
+}
 
-    /// Ends the answer, and takes for a moment what the client is still sending.
-    async fn linger(&mut self) {
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
-        let mut left = LINGER.1;
-        let drain = async {
-            let mut sink = [0; 4096];
-            while let Ok(got @ 1..) = self.stream.read(&mut sink).await {
-                left = left.saturating_sub(got);
-                if left == 0 {
-                    break;
-                }
-            }
-        };
-        let _ = timeout(LINGER.0, drain).await;
-    }
+fn out<'a>(stream: &'a mut Stream, shared: &'a Shared) -> Out<'a> {
+    Out { stream, timeout: shared.options.progress_timeout, rooms: &shared.rooms }
 }
 
 /// Says that there is no room, without waiting for anything: a fresh socket has room for so few

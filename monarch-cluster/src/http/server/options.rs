@@ -1,6 +1,7 @@
 //! How a server is to be.
 
 use crate::http::auth::Key;
+use crate::http::tls::Tls;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub struct Options {
     pub name: String,
     /// What they prove to each other.
     pub key: Key,
+    /// What encrypts all connections. Default `None`: nothing does.
+    pub encryption: Option<Tls>,
     /// The names that nodes of the job may have. Default `None`: any, since not all are known.
     pub members: Option<Arc<HashSet<String>>>,
     /// Where to listen; port 0 for any.
@@ -47,6 +50,7 @@ impl Options {
         Self {
             name: name.to_owned(),
             key,
+            encryption: None,
             members: None,
             listen,
             workers: 2,

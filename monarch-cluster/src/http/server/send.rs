@@ -1,59 +1,60 @@
 //! Heads and bodies on their way out, in few system calls.
 //!
 //! A head goes out with the first bytes of its body: in one call for bytes in memory, marked
-//! `MSG_MORE` for a file, whose pages `sendfile` hands to the socket without copying them. The time
-//! limit is on progress: it starts again after each piece that the socket takes.
+//! `MSG_MORE` for a file, whose pages `sendfile` hands to the socket without copying them. With TLS
+//! head and body are encrypted piece by piece, and a piece is sent before the next one is
+//! encrypted. The time limit is on progress: it starts again after each piece that the socket
+//! takes.
 
 use super::answer::Body;
+use super::file_pieces::{FilePieces, MAX_PIECE_BYTES, Rooms};
 use super::pace::Pace;
+use super::stream::Stream;
+use super::tls_end::TlsEnd;
+use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Most bytes of a file in one call, so that one connection does not keep a thread for long.
 const MAX_SENDFILE_BYTES: u64 = 2 << 20;
 
-/// A socket with its time limit.
+/// A connection with its time limit.
 pub(super) struct Out<'a> {
-    pub(super) stream: &'a TcpStream,
+    pub(super) stream: &'a mut Stream,
     pub(super) timeout: Duration,
+    /// Where pieces of files are read to, to be encrypted.
+    pub(super) rooms: &'a Rooms,
 }
 
 impl Out<'_> {
-    /// One attempt at a time, each when the socket has room.
-    async fn when_ready<R>(&self, attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        let ready = self.stream.async_io(Interest::WRITABLE, attempt);
-        tokio::time::timeout(self.timeout, ready).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-    }
-
     /// Sends all of `bytes`; `more` says that something follows at once.
-    pub(super) async fn bytes(&self, mut bytes: &[u8], more: bool) -> io::Result<()> {
-        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-        while !bytes.is_empty() {
-            let sent = self.when_ready(|| Ok(rustix::net::send(self.stream, bytes, flags)?)).await?;
-            bytes = bytes.get(sent..).unwrap_or_default();
+    pub(super) async fn bytes(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        match self.stream {
+            Stream::Plain(socket) => send(socket, bytes, more, self.timeout).await,
+            Stream::Tls(end) => encrypt(end, bytes, more, self.timeout).await,
         }
-        Ok(())
     }
 
     /// Sends a head and its body; the first slice of it must have been waited for by
     /// [`Pace::wait`].
-    pub(super) async fn answer(&self, head: &[u8], body: &Body, pace: &Pace) -> io::Result<()> {
+    pub(super) async fn answer(&mut self, head: &[u8], body: &Body, pace: &Pace) -> io::Result<()> {
         match body {
             Body::None => self.bytes(head, false).await,
             Body::Bytes(bytes) => self.memory(head, bytes, pace).await,
             Body::Shared(bytes, part) => self.memory(head, bytes.get(part.clone()).unwrap_or_default(), pace).await,
             Body::File { fd, off, len } => {
                 self.bytes(head, *len > 0).await?;
-                self.file(std::os::fd::AsFd::as_fd(fd), *off, *len, pace).await
+                self.file(fd, *off, *len, pace).await
             }
         }
     }
 
-    async fn memory(&self, head: &[u8], bytes: &[u8], pace: &Pace) -> io::Result<()> {
+    async fn memory(&mut self, head: &[u8], bytes: &[u8], pace: &Pace) -> io::Result<()> {
         self.bytes(head, !bytes.is_empty()).await?;
         let slice = usize::try_from(pace.slice()).unwrap_or(usize::MAX);
         for (turn, part) in bytes.chunks(slice.max(1)).enumerate() {
@@ -65,30 +66,79 @@ impl Out<'_> {
         Ok(())
     }
 
-    async fn file(&self, fd: BorrowedFd<'_>, off: u64, len: u64, pace: &Pace) -> io::Result<()> {
+    async fn file(&mut self, fd: &Arc<OwnedFd>, off: u64, len: u64, pace: &Pace) -> io::Result<()> {
         let end = off.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
         let (mut at, slice) = (off, pace.slice());
+        let mut pieces = match self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(_) => Some(FilePieces::new(Arc::clone(fd), self.rooms)),
+        };
         while at < end {
             let stop = end.min(at.saturating_add(slice));
             if at > off {
                 pace.wait(stop - at).await;
             }
-            at = self.piece(fd, at, stop).await?;
+            match (&mut *self.stream, &mut pieces) {
+                (Stream::Plain(socket), _) => send_file(socket, fd, at..stop, self.timeout).await?,
+                (Stream::Tls(_), Some(pieces)) => self.encrypt_file(pieces, at, stop).await?,
+                (Stream::Tls(_), None) => return Err(io::ErrorKind::InvalidInput.into()),
+            }
+            at = stop;
         }
         Ok(())
     }
 
-    /// Sends a file from `at` to `stop`, which it returns.
-    async fn piece(&self, fd: BorrowedFd<'_>, mut at: u64, stop: u64) -> io::Result<u64> {
+    async fn encrypt_file(&mut self, pieces: &mut FilePieces<'_>, mut at: u64, stop: u64) -> io::Result<()> {
         while at < stop {
-            let count = (stop - at).min(MAX_SENDFILE_BYTES) as usize;
-            let mut from = at;
-            let sent = self.when_ready(|| Ok(rustix::fs::sendfile(self.stream, fd, Some(&mut from), count)?)).await?;
-            if sent == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was"));
-            }
-            at += sent as u64;
+            let piece = pieces.read(at, stop - at).await?;
+            at += piece.len() as u64;
+            self.bytes(piece, false).await?;
         }
-        Ok(stop)
+        Ok(())
     }
+}
+
+/// One attempt at a time, each when the socket has room.
+async fn when_ready<R>(socket: &TcpStream, limit: Duration, attempt: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    in_time(limit, socket.async_io(Interest::WRITABLE, attempt)).await
+}
+
+async fn in_time<R>(limit: Duration, sent: impl Future<Output = io::Result<R>>) -> io::Result<R> {
+    timeout(limit, sent).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Sends all of `bytes` as they are.
+async fn send(socket: &TcpStream, mut bytes: &[u8], more: bool, limit: Duration) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        let sent = when_ready(socket, limit, || Ok(rustix::net::send(socket, bytes, flags)?)).await?;
+        bytes = bytes.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Sends a part of a file without copying it.
+async fn send_file(socket: &TcpStream, fd: &OwnedFd, part: std::ops::Range<u64>, limit: Duration) -> io::Result<()> {
+    let mut at = part.start;
+    while at < part.end {
+        let count = (part.end - at).min(MAX_SENDFILE_BYTES) as usize;
+        let mut from = at;
+        let sent = when_ready(socket, limit, || Ok(rustix::fs::sendfile(socket, fd, Some(&mut from), count)?)).await?;
+        if sent == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was"));
+        }
+        at += sent as u64;
+    }
+    Ok(())
+}
+
+/// Encrypts and sends `bytes`. Those that have `more` to follow wait for it, as they are few.
+async fn encrypt(end: &mut TlsEnd, bytes: &[u8], more: bool, limit: Duration) -> io::Result<()> {
+    for piece in bytes.chunks(MAX_PIECE_BYTES) {
+        end.queue(piece)?;
+        while !more && end.has_unsent() {
+            in_time(limit, end.send_some()).await?;
+        }
+    }
+    Ok(())
 }

@@ -1,12 +1,19 @@
 //! What the tasks of a server have in common.
 
 use super::answer::Handler;
+use super::file_pieces::Rooms;
 use super::options::Options;
 use super::pace::Paces;
 use super::stats::{Metrics, Refusals};
 use super::strangers::Strangers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Semaphore;
+
+/// Threads that work out the keys of TLS at a time. An end that does not know the secret can make
+/// the server do that: it gets this many of the server's threads, and proven peers the others.
+pub(super) const HANDSHAKES_AT_A_TIME: usize = 1;
+
 /// What the tasks of a server have in common.
 pub(super) struct Shared {
     pub(super) options: Options,
@@ -19,6 +26,10 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
     pub(super) paces: Paces,
     pub(super) strangers: Arc<Strangers>,
+    /// Where pieces of files are read to, to be encrypted.
+    pub(super) rooms: Rooms,
+    /// Places for those that work out the keys of TLS.
+    pub(super) handshake_gate: Semaphore,
 }
 
 impl Shared {

@@ -15,6 +15,8 @@ pub(super) const WHICH: &str = "Monarch";
 pub(super) fn refusal(refusal: Refusal, which: &str) -> Vec<u8> {
     let (status, reason) = (refusal.status(), refusal.reason());
     let header = match status {
+        426 if refusal == Refusal::Unencrypted => "Upgrade: TLS/1.3\r\n".to_owned(),
+        426 => "Upgrade: HTTP/1.1\r\n".to_owned(),
         401 => format!("WWW-Authenticate: {which}\r\n"),
         405 => "Allow: GET, HEAD, POST\r\n".to_owned(),
         _ => String::new(),
@@ -64,6 +66,7 @@ fn phrase(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         409 => "Conflict",
+        426 => "Upgrade Required",
         416 => "Range Not Satisfiable",
         500 => "Internal Server Error",
         503 => "Service Unavailable",

@@ -3,45 +3,9 @@
 
 use super::support::*;
 use crate::http::*;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// What is done to one message: a head, or some bytes of a body.
-type Change = dyn Fn(usize, Vec<u8>) -> Vec<u8> + Send + Sync;
-
-fn unchanged(_: usize, bytes: Vec<u8>) -> Vec<u8> {
-    bytes
-}
-
-/// Passes on what comes, and changes it; messages are counted from 0 in each direction.
-fn pass(mut from: TcpStream, mut to: TcpStream, change: &Change) {
-    let (mut buf, mut number) = (vec![0; 1 << 16], 0);
-    while let Ok(got @ 1..) = from.read(&mut buf) {
-        if to.write_all(&change(number, buf[..got].to_vec())).is_err() {
-            break;
-        }
-        number += 1;
-    }
-    let _ = to.shutdown(Shutdown::Both);
-}
-
-/// A listener between a client and a server.
-fn between(server: SocketAddr, requests: Arc<Change>, answers: Arc<Change>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let (requests, answers) = (requests.clone(), answers.clone());
-            let server = TcpStream::connect(server).unwrap();
-            let (back, forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || pass(client, server, &*requests));
-            std::thread::spawn(move || pass(back, forth, &*answers));
-        }
-    });
-    addr
-}
 
 fn changed(text: &[u8], from: &str, to: &str) -> Vec<u8> {
     String::from_utf8_lossy(text).replace(from, to).into_bytes()

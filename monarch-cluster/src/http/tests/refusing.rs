@@ -139,7 +139,7 @@ fn bad_requests_get_their_status_before_any_login() {
         (format!("POST /a {host}Transfer-Encoding: chunked\r\n\r\n"), 501, Refusal::Coding),
         (format!("POST /a {host}Content-Length: 16777217\r\n\r\n"), 413, Refusal::BodyTooLarge),
         (format!("GET /a {host}Range: bytes=1-2,5-6\r\n\r\n"), 416, Refusal::Range),
-        ("\x16\x03\x01 tls?\r\n\r\n".into(), 400, Refusal::Malformed),
+        ("\x16\x03\x01 tls?".into(), 426, Refusal::Encrypted),
     ];
     for (text, expected, refusal) in cases {
         let before = server.metrics().refused(refusal);

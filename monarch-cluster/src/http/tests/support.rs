@@ -4,7 +4,7 @@ use crate::http::auth::{self, Credentials, Exchange, Nonce, Side};
 use crate::http::session::Session;
 use crate::http::*;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,6 +15,11 @@ pub(super) const FILE: usize = 3_000_000;
 
 pub(super) fn key() -> Key {
     Key::new([5; 32])
+}
+
+/// The job's encryption.
+pub(super) fn tls() -> Tls {
+    Tls::new(&[5; 32]).unwrap()
 }
 
 /// The bytes of the file, none of which is like the others around it.
@@ -78,7 +83,7 @@ pub(super) fn serve(options: Options) -> Server {
 
 pub(super) fn peer_options(addr: SocketAddr) -> PeerOptions {
     let (my_name, its_name) = ("z".to_owned(), "o".to_owned());
-    PeerOptions { addr, my_name, its_name, key: key(), peer_timeout: Duration::from_secs(2), idle: 4 }
+    PeerOptions { addr, my_name, its_name, key: key(), encryption: None, peer_timeout: Duration::from_secs(2), idle: 4 }
 }
 
 pub(super) fn peer(addr: SocketAddr) -> Peer {
@@ -161,13 +166,17 @@ pub(super) fn impostor(each: impl Fn(TcpStream, usize) + Send + 'static) -> (Soc
 }
 
 /// The server's side of a handshake by a process that knows the secret.
-pub(super) fn take_login(stream: &TcpStream, key: &Key) -> Option<Session> {
+pub(super) fn take_login(mut stream: &TcpStream, key: &Key) -> Option<Session> {
+    take_login_on(&mut stream, key)
+}
+
+/// The same over anything.
+pub(super) fn take_login_on(stream: &mut (impl Read + Write), key: &Key) -> Option<Session> {
     let nonce = Nonce::random().unwrap();
-    read_head(stream);
+    read_head_on(stream);
     let text = format!("HTTP/1.1 401 No\r\nContent-Length: 0\r\nWWW-Authenticate: {}\r\n\r\n", auth::challenge(nonce));
-    let mut writer = stream;
-    writer.write_all(text.as_bytes()).unwrap();
-    let request = read_head(stream);
+    stream.write_all(text.as_bytes()).unwrap();
+    let request = read_head_on(stream);
     let value = request.split("Authorization: ").nth(1)?.lines().next()?;
     let given = Credentials::parse(value)?;
     let exchange = Exchange { nonce, cnonce: given.cnonce, client: &given.node, server: "o" };
@@ -182,9 +191,48 @@ pub(super) fn answer(session: &mut Session, body: &str) -> Vec<u8> {
 }
 
 pub(super) fn read_head(mut stream: &TcpStream) -> String {
+    read_head_on(&mut stream)
+}
+
+pub(super) fn read_head_on(stream: &mut impl Read) -> String {
     let (mut text, mut byte) = (Vec::new(), [0]);
     while !text.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
         text.push(byte[0]);
     }
     String::from_utf8_lossy(&text).into_owned()
+}
+
+/// What is done to one message: a head, or some bytes of a body.
+pub(super) type Change = dyn Fn(usize, Vec<u8>) -> Vec<u8> + Send + Sync;
+
+pub(super) fn unchanged(_: usize, bytes: Vec<u8>) -> Vec<u8> {
+    bytes
+}
+
+/// Passes on what comes, and changes it; messages are counted from 0 in each direction.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: &Change) {
+    let (mut buf, mut number) = (vec![0; 1 << 16], 0);
+    while let Ok(got @ 1..) = from.read(&mut buf) {
+        if to.write_all(&change(number, buf[..got].to_vec())).is_err() {
+            break;
+        }
+        number += 1;
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// A listener between a client and a server.
+pub(super) fn between(server: SocketAddr, requests: Arc<Change>, answers: Arc<Change>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let (requests, answers) = (requests.clone(), answers.clone());
+            let server = TcpStream::connect(server).unwrap();
+            let (back, forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || pass(client, server, &*requests));
+            std::thread::spawn(move || pass(back, forth, &*answers));
+        }
+    });
+    addr
 }
