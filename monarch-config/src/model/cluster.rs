@@ -43,7 +43,7 @@ pub struct Cluster {
     /// when missing. Default `None`: `$XDG_CONFIG_HOME/monarch/cluster-secret`. The
     /// environment's `MONARCH_CLUSTER_SECRET` goes first.
     pub secret_file: Option<PathBuf>,
-    /// Whether what nodes send to each other over TCP is encrypted, the same on all nodes. Default:
+    /// Whether what nodes send to each other is encrypted, the same on all nodes. Default:
     /// none.
     #[serde(default)]
     pub encryption: Encryption,
