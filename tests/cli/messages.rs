@@ -40,8 +40,6 @@ const NO_MESSAGES: &[(&str, &str)] = &[
     ("Authorization: …", "HTTP"),
     ("WWW-Authenticate: …", "HTTP"),
     ("Allow: GET, HEAD, POST", "HTTP"),
-    ("Upgrade: TLS/1.3", "HTTP"),
-    ("Upgrade: HTTP/1.1", "HTTP"),
     ("Upgrade Required", "HTTP"),
     ("no key of this length", "stays inside: the length is a constant"),
     ("a key without its public half", "stays inside: every Ed25519 key has one"),

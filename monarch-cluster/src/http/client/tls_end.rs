@@ -1,7 +1,7 @@
 //! The client's end of a connection with TLS.
 //!
-//! Records are decrypted where they were received, many of them after one call, and copied once into
-//! the caller's memory. What the caller has no room for stays in `plain`; what the socket does not
+//! Records are decrypted where they were received, many of them after one call, and copied into the
+//! caller's memory. What the caller has no room for stays in `plain`; what the socket does not
 //! take stays in `outgoing`.
 
 use super::fault::{handshake_fault, plain_answer};

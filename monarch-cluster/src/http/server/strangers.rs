@@ -2,9 +2,9 @@
 //!
 //! Any host that reaches the port may open connections and send nothing. So these have places of
 //! their own, fewer than there are for nodes of the job, and a new one is always let in: where
-//! there are too many, of its address or in all, another one is closed for it: of its address, or of
-//! the addresses that have most. First that is the oldest of those that have sent nothing, then the
-//! oldest of all. A node of the job authenticates within a few round trips, and has left these
+//! there are too many, of its address or in all, another one is closed for it: of its address, or
+//! of the addresses that have most. First that is the oldest of those that have sent nothing, then
+//! the oldest of all. A node of the job authenticates within a few round trips, and has left these
 //! places before it is the oldest.
 
 use std::collections::{BTreeMap, HashMap};

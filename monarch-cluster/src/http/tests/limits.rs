@@ -122,8 +122,8 @@ fn strangers_have_their_time_for_a_handshake() {
     until("4 refusals", || server.metrics().refused(Refusal::Unauthenticated) == 4);
 }
 
-/// A client that is through with TLS and gives no proof has no more time, and no more requests, than
-/// one without.
+/// A client that is through with TLS and gives no proof has no more time, and no more requests,
+/// than one without TLS.
 #[test]
 fn a_client_that_shakes_hands_still_has_to_prove_itself() {
     let server = serve(Options { handshake_timeout: MS * 1500, ..either(true) });
@@ -159,7 +159,7 @@ fn a_handshake_has_few_bytes() {
     until("a refusal", || server.metrics().refused(Refusal::Handshake) == 1);
 }
 
-/// Silent ones, halves of hellos, garbage: the places are taken, and proven peers keep being served.
+/// Silent ones, halves of hellos, garbage: proven peers keep being served.
 #[test]
 fn strangers_of_every_kind_keep_no_node_waiting() {
     for encrypts in [false, true] {
