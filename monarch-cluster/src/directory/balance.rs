@@ -5,8 +5,8 @@
 //! 2018), with the order of rendezvous hashing in place of a ring:
 //!
 //! * A node has room for 1.01 times the mean, or for the largest file if that is more.
-//! * A node beyond that gives up the files with the lowest scores there, until the others fit; first
-//!   those that are no larger than its excess, so that small files leave and not a giant one.
+//! * A node beyond that gives up the files with the lowest scores there, until the others fit.
+//!   Those no larger than its excess go first, so that small files leave and not a giant one.
 //! * Such a file goes to the first node of its order that has room, the largest file first.
 //! * Where no node has room, it goes to the node with the fewest bytes.
 //!
