@@ -3,7 +3,6 @@
 //! Rendezvous hashing gives each node about the mean, and the node with the most far more where
 //! files are few. This is consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam
 //! 2018), with the order of rendezvous hashing in place of a ring:
-//!
 //! * A node has room for 1.01 times the mean, or for the largest file if that is more.
 //! * A node beyond that gives up the files with the lowest scores there, until the others fit.
 //!   Those no larger than its excess go first, so that small files leave and not a giant one.
