@@ -4,7 +4,8 @@
 //! Rendezvous hashing (Thaler and Ravishankar 1998) orders the nodes of the job for each file. The
 //! first one that counts as an *owner* is where the copy belongs. The first one that is *up*
 //! answers for the file: it is asked, and it reads the PFS once for all. The two differ only while
-//! a node is expected and not up yet, does not answer, or has left.
+//! a node is expected and not up yet, does not answer, or has left. A few files have an owner *by
+//! exception*, which comes first in their order, so that no node owns much more than the mean.
 //!
 //! Nothing here needs agreement. Views of the nodes may differ and be wrong: that can cost reads of
 //! the PFS. What a reader gets is decided by the file's identity alone. See `docs/PROTOCOL.md`.
@@ -12,6 +13,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`members`] | the nodes as this one sees them, and the order of a file |
+//! | [`balance`] | files with an owner by exception |
 //! | [`residency`] | another node that holds a file; where a file comes from, what is answered |
 //! | [`search`] | which node is asked next for a file, bounded |
 //! | [`answer`] | a request for a file, and the answer to it |
@@ -20,13 +22,14 @@
 
 pub mod announcement_rules;
 pub mod answer;
+pub mod balance;
 pub mod fileset;
 pub mod members;
 pub mod residency;
 pub mod search;
 
 pub use answer::{Answer, Asked, Local};
-pub use members::{Member, Members, NodeState};
+pub use members::{Exceptions, Member, Members, NodeState};
 pub use residency::{Residency, Route};
 pub use search::Search;
 

@@ -8,6 +8,7 @@
 //! | [`peer_pool`], [`name_lookup`] | connections to the other nodes; names without an address |
 //! | [`peer_files`], [`remote_file`], [`fetcher`] | files of other nodes as sources of bytes |
 //! | [`missing_indexes`], [`log_limit`] | nodes without an index; how often failures are logged |
+//! | [`owner_balance`], [`balanced_view`] | owners by exception, kept in step with the nodes |
 //! | [`fetch_tracker`] | which files are being read from the PFS |
 //! | [`file_directory`], [`wait_graph`] | which node holds a file; which node waits for which |
 //! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
@@ -29,6 +30,7 @@
 mod announcements;
 mod announcer;
 mod background_runtime;
+mod balanced_view;
 mod checksum_table;
 mod connection_limit;
 mod corruption_inspector;
@@ -49,6 +51,7 @@ mod name_lookup;
 mod news;
 mod outbox;
 mod output_order;
+mod owner_balance;
 mod peer_files;
 mod peer_pool;
 mod remote_file;
@@ -92,6 +95,7 @@ use monarch_storage::index::ScanProgress;
 use monarch_storage::sharing::{FileRef, LocalOutputs, LocalStore, OutputPeers, Peers};
 use monarch_storage::tier::Sum;
 use output_order::OutputOrder;
+use owner_balance::OwnerBalance;
 use peer_files::PeerFiles;
 use peer_pool::PeerPool;
 use request_handlers::PeerRequestHandler;
@@ -116,7 +120,7 @@ const MAX_READERS: usize = 192;
 /// Most threads for all other work that blocks.
 const MAX_OTHER_BLOCKING: usize = 64;
 
-/// This node: wires its components, and stands for them towards the agent. Fields: 13, one for each
+/// This node: wires its components, and stands for them towards the agent. Fields: 14, one for each
 /// component that the agent reaches.
 pub struct Node {
     /// Seed of path hashes.
@@ -133,6 +137,7 @@ pub struct Node {
     reporter: Arc<StatusReporter>,
     probe: Arc<LinkProbe>,
     outputs: Arc<OutputOrder>,
+    owners: Arc<OwnerBalance>,
 }
 
 impl std::fmt::Debug for Node {
@@ -241,7 +246,7 @@ impl Node {
         let announcer = Arc::new(tables.announcer(&listener));
         let inspector = Arc::new(CorruptionInspector::new(tables.reports.clone(), pool.clone(), copies, traffic));
         let fetcher = Arc::new(tables.fetcher(tags));
-        let Tables { store, startup, sums, news, .. } = tables;
+        let Tables { store, startup, sums, news, owners, .. } = tables;
         let files = Arc::new(PeerFiles { fetcher, sums, news });
         Ok(Self {
             seed,
@@ -257,6 +262,7 @@ impl Node {
             reporter,
             probe,
             outputs,
+            owners,
         })
     }
 
@@ -341,9 +347,13 @@ impl Node {
     }
 
     /// Asks every node that answers what it holds of this node's files, before an index is served.
-    /// All at a time, for a second at most.
+    /// All at a time, for a second at most. Balances what the nodes own, which takes longer where
+    /// files times nodes exceed a few hundred million.
     pub fn join(&self, segment: &Segment<'static>) {
+        self.owners.balance(segment);
         self.announcements.join(segment);
+        // The answers may have named nodes that were not known.
+        self.owners.balance(segment);
     }
 
     /// Announces the files of an index that is served from now on to the nodes that answer for
@@ -355,6 +365,7 @@ impl Node {
     /// Forgets an index that is not served any more.
     pub fn leave(&self, index: &[u8; 16]) {
         self.announcements.leave(index);
+        self.owners.forget(index);
     }
 
     /// The index of a root with at most `max_index_bytes`, in a file in `dir`, or the word that

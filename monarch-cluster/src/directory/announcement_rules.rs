@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 /// announces them, nor are transient copies: either would hide the real holder.
 pub type Telling = BTreeMap<u16, Vec<u32>>;
 
-/// The files held that the newcomer answers for. `view` already counts it as up.
+/// The files held that the newcomer answers for, now or without exceptions. `view` already counts
+/// it as up.
 pub fn for_newcomer(view: &Members, newcomer: u16, held: impl Iterator<Item = (u32, u64)>) -> Vec<u32> {
-    held.filter(|(_, fp)| view.answerer(*fp) == newcomer).map(|(id, _)| id).collect()
+    held.filter(|(_, fp)| view.may_answer(newcomer, *fp)).map(|(id, _)| id).collect()
 }
 
 /// Every file held, by the node that answers for it.

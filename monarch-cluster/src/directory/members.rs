@@ -3,7 +3,8 @@
 //! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file
 //! refer to it. The order is by a hash of the node's key and the file's, highest first, so that a
 //! node that comes or goes moves its own files and no others. The keys of the nodes that are up lie
-//! side by side: the first of 512 is found in well under a microsecond.
+//! side by side: the first of 512 is found in well under a microsecond. A few files have another
+//! owner by exception, so that no node owns much more than the mean ([`super::balance`]).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -60,6 +61,10 @@ pub struct Member {
     pub address: Option<SocketAddr>,
 }
 
+/// Owners by exception: the hash of a file's path, and the local number of the node that owns the
+/// file in place of the first in its order. [`super::balance`] computes them.
+pub type Exceptions = HashMap<u64, u16>;
+
 /// Too many nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -77,6 +82,7 @@ pub struct Members {
     numbers: HashMap<Arc<str>, u16>,
     owners: Ranked,
     up: Ranked,
+    exceptions: Arc<Exceptions>,
 }
 
 /// Keys and numbers of some of the nodes, apart: the search for the first reads the keys alone.
@@ -92,8 +98,13 @@ pub const ME: u16 = 0;
 impl Members {
     /// This node, alone.
     pub fn new(me: &str) -> Self {
-        let mut members =
-            Self { nodes: Vec::new(), numbers: HashMap::new(), owners: Ranked::default(), up: Ranked::default() };
+        let mut members = Self {
+            nodes: Vec::new(),
+            numbers: HashMap::new(),
+            owners: Ranked::default(),
+            up: Ranked::default(),
+            exceptions: Arc::default(),
+        };
         members.push(me, NodeState::Up);
         members
     }
@@ -169,15 +180,35 @@ impl Members {
         self.get(node).is_some_and(|m| m.standing == NodeState::Up)
     }
 
-    /// The node where the copy of a file belongs: the first that is up, suspect or expected, or has
-    /// left.
-    pub fn owner(&self, fp: u64) -> u16 {
-        self.owners.first(fp)
+    /// The same nodes with other owners by exception. An exception counts while its node owns or
+    /// answers.
+    #[must_use]
+    pub fn with_exceptions(&self, exceptions: Arc<Exceptions>) -> Self {
+        Self { exceptions, ..self.clone() }
     }
 
-    /// The node that answers for a file now: the first that is up.
+    /// The local numbers of the nodes that count as owners, ascending: those that are up, suspect
+    /// or expected, or have left.
+    pub fn owners(&self) -> &[u16] {
+        &self.owners.numbers
+    }
+
+    /// The node where the copy of a file belongs: its exceptional owner, or else the first of its
+    /// order that counts as an owner.
+    pub fn owner(&self, fp: u64) -> u16 {
+        self.exception(fp, NodeState::owns).unwrap_or_else(|| self.owners.first(fp))
+    }
+
+    /// The node that answers for a file now: its exceptional owner while that is up, or else the
+    /// first of its order that is up.
     pub fn answerer(&self, fp: u64) -> u16 {
-        self.up.first(fp)
+        self.exception(fp, |s| s == NodeState::Up).unwrap_or_else(|| self.up.first(fp))
+    }
+
+    /// Whether a node answers for a file now, or would without exceptions: one that comes up
+    /// changes the owners, and the exceptions of the new ones are not computed yet.
+    pub fn may_answer(&self, node: u16, fp: u64) -> bool {
+        self.answerer(fp) == node || (self.exceptions.contains_key(&fp) && self.up.first(fp) == node)
     }
 
     /// The node that answers for a file now, and the number of its life: one that came up again may
@@ -187,14 +218,24 @@ impl Members {
         (node, self.get(node).map_or(0, |m| m.incarnation))
     }
 
-    /// All nodes that are up, in the order of a file. Lazy: each step costs one pass over the
-    /// nodes.
+    /// All nodes that are up, in the order of a file; the one that answers comes first. Lazy: each
+    /// step costs one pass over the nodes.
     pub fn order(&self, fp: u64) -> impl Iterator<Item = u16> {
+        let exception = self.exception(fp, |s| s == NodeState::Up);
         let mut last = None;
-        std::iter::from_fn(move || {
+        let plain = std::iter::from_fn(move || {
             last = self.up.after(fp, last);
             last.map(|(_, node)| node)
-        })
+        });
+        exception.into_iter().chain(plain.filter(move |node| Some(*node) != exception))
+    }
+
+    fn exception(&self, fp: u64, counts: impl Fn(NodeState) -> bool) -> Option<u16> {
+        if self.exceptions.is_empty() {
+            return None;
+        }
+        let node = *self.exceptions.get(&fp)?;
+        self.get(node).filter(|m| counts(m.standing)).map(|_| node)
     }
 }
 
@@ -231,7 +272,7 @@ pub fn node_key(name: &str) -> u64 {
 /// Where a node comes in the order of a file: the folded product of wyhash (Wang Yi 2019), one
 /// multiplication. Both factors depend on both words, so that the orders of different files have
 /// nothing to do with each other.
-fn score(key: u64, fp: u64) -> u64 {
+pub(super) fn score(key: u64, fp: u64) -> u64 {
     let product = u128::from(key ^ fp) * u128::from(key.rotate_left(32) ^ fp ^ 0xa076_1d64_78bd_642f);
     (product >> 64) as u64 ^ product as u64
 }

@@ -72,7 +72,8 @@ impl Announcements {
         let newcomer = Peer { name: peer.to_owned(), incarnation, gossip: Some(at), files: Some(at) };
         // Up from now on, and what is held from now on is announced in other ways.
         let membership = self.pool.membership();
-        let view = membership.joined(&newcomer);
+        membership.joined(&newcomer);
+        let view = self.pool.view();
         let Some(number) = view.number(peer) else {
             return Answer::text(409, "this node has no number left for another one");
         };

@@ -6,6 +6,7 @@ use super::holdings::Holdings;
 use super::listener::Listener;
 use super::news::News;
 use super::outbox::{Letter, Outbox, RETRY_PAUSE};
+use super::owner_balance::OwnerBalance;
 use super::peer_pool::PeerPool;
 use super::store::Store;
 use super::traffic_stats::TrafficStats;
@@ -33,6 +34,7 @@ pub(super) struct Announcer {
     pub(super) election: Arc<Election>,
     pub(super) listener: Arc<Listener>,
     pub(super) traffic: Arc<TrafficStats>,
+    pub(super) owners: Arc<OwnerBalance>,
 }
 
 impl Announcer {
@@ -42,6 +44,7 @@ impl Announcer {
         let (mut before, mut given_back) = (self.pool.view(), Instant::now());
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(GATHER_PERIOD);
+            self.owners.refresh();
             let now = self.pool.view();
             if !Arc::ptr_eq(&before, &now) {
                 self.view_changed(&mut outbox, &before, &now);

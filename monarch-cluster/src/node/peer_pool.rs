@@ -4,9 +4,10 @@
 //! lock of a node asks another node.
 
 use super::background_runtime::BackgroundRuntime;
+use super::balanced_view::BalancedView;
 use super::setup::NodeOptions;
 use super::traffic_stats::TrafficStats;
-use crate::directory::Members;
+use crate::directory::{Exceptions, Members};
 use crate::http::{Key, Peer, PeerOptions, Tls, WireError};
 use crate::membership::Membership;
 use crate::sync::lock;
@@ -27,6 +28,7 @@ pub(super) struct PeerPool {
     key: Key,
     tls: Option<Tls>,
     membership: Membership,
+    balanced: BalancedView,
     traffic: Arc<TrafficStats>,
     /// The life of a node, and the connections to it in that life.
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
@@ -44,7 +46,8 @@ impl PeerPool {
         (membership, gossip): (Membership, BackgroundRuntime),
         traffic: Arc<TrafficStats>,
     ) -> Self {
-        Self { options, key, tls, membership, traffic, peers: Mutex::default(), gossip }
+        let balanced = BalancedView::default();
+        Self { options, key, tls, membership, balanced, traffic, peers: Mutex::default(), gossip }
     }
 
     /// Settings of this node.
@@ -57,9 +60,14 @@ impl PeerPool {
         &self.membership
     }
 
-    /// The nodes as this one sees them.
+    /// The nodes as this one sees them, with the owners by exception.
     pub(super) fn view(&self) -> Arc<Members> {
-        self.membership.view()
+        self.balanced.get(|| self.membership.view())
+    }
+
+    /// Replaces the owners by exception.
+    pub(super) fn set_exceptions(&self, exceptions: Exceptions) {
+        self.balanced.set(exceptions, || self.membership.view());
     }
 
     /// Connections to a node; `None` if its address is not known.

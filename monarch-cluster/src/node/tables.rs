@@ -14,6 +14,7 @@ use super::local_copy::LocalCopies;
 use super::log_limit::LogLimit;
 use super::missing_indexes::MissingIndexes;
 use super::news::News;
+use super::owner_balance::OwnerBalance;
 use super::peer_pool::PeerPool;
 use super::startup::Startup;
 use super::store::Store;
@@ -24,7 +25,7 @@ use crate::tag::TagKey;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// State that several components share; each table owns its lock.
+/// State that several components share; each table owns its lock. Fields: 13, one for each table.
 pub(super) struct Tables {
     pub(super) pool: Arc<PeerPool>,
     pub(super) traffic: Arc<TrafficStats>,
@@ -38,6 +39,7 @@ pub(super) struct Tables {
     pub(super) election: Arc<Election>,
     pub(super) startup: Arc<Startup>,
     pub(super) holdings: Arc<Holdings>,
+    pub(super) owners: Arc<OwnerBalance>,
 }
 
 impl Tables {
@@ -47,6 +49,7 @@ impl Tables {
         let directory = Arc::<FileDirectory>::default();
         let election = Arc::<Election>::default();
         Self {
+            owners: Arc::new(OwnerBalance::new(pool.clone(), store.clone())),
             pool,
             traffic,
             sums: Arc::default(),
@@ -101,6 +104,7 @@ impl Tables {
             election: self.election.clone(),
             listener: listener.clone(),
             traffic: self.traffic.clone(),
+            owners: self.owners.clone(),
         }
     }
 

@@ -84,6 +84,11 @@ pub(crate) enum Reply {
     Unreachable,
 }
 
+/// Size of a file in bytes.
+pub(crate) fn file_bytes(id: u32) -> u64 {
+    u64::from(1 + id % 3)
+}
+
 pub(crate) fn file_key(id: u32) -> File {
     File { index: INDEX, id, fp: u64::from(id).wrapping_mul(0x2545_f491_4f6c_dd1d) }
 }

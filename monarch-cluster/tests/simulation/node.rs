@@ -1,8 +1,9 @@
 //! A simulated node: its readers, its fetches, its copies and its view of the other nodes.
 
-use crate::events::{INDEX, Plan, file_key};
-use monarch_cluster::directory::{Asked, Members, NodeState, Residency, Search};
+use crate::events::{INDEX, Plan, file_bytes, file_key};
+use monarch_cluster::directory::{Asked, Members, NodeState, Residency, Search, balance};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub(crate) struct Node {
     pub(crate) me: usize,
@@ -12,6 +13,8 @@ pub(crate) struct Node {
     /// Nodes that it still waits for before it acts.
     pub(crate) joining: BTreeSet<usize>,
     pub(crate) view: Members,
+    /// The owners for which the exceptions in the view were computed.
+    balanced: Vec<u16>,
     pub(crate) known: Residency,
     pub(crate) copies: BTreeMap<u32, Copy>,
     pub(crate) changed: BTreeSet<u32>,
@@ -57,6 +60,7 @@ impl Node {
             acting: false,
             joining: BTreeSet::new(),
             view: Members::new(&format!("n{me}")),
+            balanced: Vec::new(),
             known,
             copies: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -103,5 +107,17 @@ impl Node {
             self.view.add(&format!("n{other}"), NodeState::Expected).unwrap();
         }
         self.joining = others.into_iter().collect();
+        self.balance(plan);
+    }
+
+    /// Computes the owners by exception again if the owners have changed since; whether they have.
+    pub(crate) fn balance(&mut self, plan: &Plan) -> bool {
+        if self.balanced == self.view.owners() {
+            return false;
+        }
+        self.balanced = self.view.owners().to_vec();
+        let files = || (0..plan.files).map(|id| (file_key(id).fp, file_bytes(id)));
+        self.view = self.view.with_exceptions(Arc::new(balance::exceptions(&self.view, files)));
+        true
     }
 }

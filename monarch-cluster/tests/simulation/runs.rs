@@ -157,6 +157,16 @@ proptest! {
     }
 }
 
+#[test]
+fn simulated_nodes_own_files_by_exception() {
+    let world = calm(CALM, 0, 10);
+    let view = &world.nodes[0].view;
+    let plain = view.with_exceptions(std::sync::Arc::default());
+    let fps = || (0..world.plan.files).map(|id| file_key(id).fp);
+    let exceptions = fps().filter(|fp| view.owner(*fp) != plain.owner(*fp)).count();
+    assert!((1..20).contains(&exceptions), "{exceptions}");
+}
+
 fn seeds(run: impl Fn(u64)) {
     (0..40).for_each(run);
 }

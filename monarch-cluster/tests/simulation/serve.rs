@@ -94,6 +94,17 @@ impl World {
         }
     }
 
+    /// Balances again what the nodes own, if they have changed, and announces what has another
+    /// answerer after that.
+    pub(crate) fn balance(&mut self, n: usize) {
+        let (before, plan) = (self.nodes[n].view.clone(), self.plan);
+        let node = &mut self.nodes[n];
+        if node.balance(&plan) && node.acting && plan.mutant != Mutant::ForgetAnnouncements {
+            let due = announcements(&before, &node.view, node.held().into_iter());
+            self.announce(n, due);
+        }
+    }
+
     fn announce(&mut self, n: usize, due: Telling) {
         if self.plan.mutant == Mutant::JoinWithoutTelling {
             return;

@@ -75,6 +75,7 @@ impl World {
                 self.believe(n, other, NodeState::Suspect, None);
             }
         }
+        self.balance(n);
         self.announce_again(n);
         let life = self.nodes[n].life;
         self.at(BEAT_MS, n, Event::Tick(life));
