@@ -80,7 +80,7 @@ impl Entry {
 
 /// The plan of one output root.
 ///
-/// Methods: 67, because facts, questions and the rules between them share all of its maps.
+/// Methods: 69, because facts, questions and the rules between them share all of its maps.
 /// Fields: 17, for the same reason.
 #[derive(Debug, Default)]
 pub struct Planner {

@@ -238,8 +238,8 @@ fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
     Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
 }
 
-/// Renames a symbolic link while something is pending, in its turn. `false` if it is none, or if all that is pending has to be
-/// published first.
+/// Renames a symbolic link while something is pending, in its turn. `false` if it is none, or if
+/// all that is pending has to be published first.
 fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<bool> {
     let root = from.root;
     let Some(target) = link_target(from, source)? else { return Ok(false) };
