@@ -296,10 +296,11 @@ pub unsafe fn statx(
             if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
                 return Err(errno::errno());
             }
-            match file {
-                Some(file) => stat::translate_x(&file, &mut *buf),
-                None if u32::from((*buf).stx_mode) & libc::S_IFMT == libc::S_IFLNK => (*buf).stx_size -= 1,
-                None => changed.into_iter().for_each(|time| dir_times::raise_x(&mut *buf, time)),
+            match (file, changed) {
+                (Some(file), _) => stat::translate_x(&file, &mut *buf),
+                (None, Some(time)) => dir_times::raise_x(&mut *buf, time),
+                (None, None) if u32::from((*buf).stx_mode) & libc::S_IFMT == libc::S_IFLNK => (*buf).stx_size -= 1,
+                (None, None) => {}
             }
             Ok(Answer::Done(0))
         })

@@ -89,8 +89,10 @@ pub struct State {
     pub clock: AtomicU64,
     /// [`State::node_news`] when the last record was written.
     pub last_news: AtomicU64,
+    /// When [`State::pending`] last became 1, in nanoseconds since 1970.
+    pub pending_since_ns: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 4],
+    pub reserved2: [AtomicU64; 3],
 
     /// All records up to this one are published, cancelled or merged into later ones.
     pub published: AtomicU64,

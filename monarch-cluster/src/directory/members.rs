@@ -2,9 +2,10 @@
 //!
 //! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file
 //! refer to it. The order is by a hash of the node's key and the file's, highest first, so that a
-//! node that comes or goes moves its own files and no others. The keys of the nodes that are up lie
-//! side by side: the first of 512 is found in well under a microsecond. A few files have another
-//! owner by exception, so that no node owns much more than the mean ([`super::balance`]).
+//! node that comes or goes moves its own files. The keys of the nodes that are up lie side by side:
+//! the first of 512 is found in well under a microsecond. A few files have another owner by
+//! exception, so that no node owns much more than the mean ([`super::balance`]); some of these move
+//! when a node comes or goes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -207,22 +207,29 @@ impl Gossip {
 
     /// Takes in a datagram, and says what to send.
     pub(super) fn hear(&mut self, payload: &Payload, now: u64) -> Vec<Outgoing> {
-        if self.is_leaving || !self.table.admits(payload.from.key) {
+        if self.is_leaving || !self.table.admits(payload.from.key) || !self.is_for_me(payload) {
             return Vec::new();
         }
         self.heard_at = now;
         let mut reply = Reply::default();
         if let Merged::Outdated(sender) = self.absorb(&payload.from, now, &mut reply) {
             // The sender is to refute what is believed of it here.
-            reply.news.extend(self.table.record(sender, now, false));
+            reply.news.extend(self.table.record_for_itself(sender, now));
         }
         self.table.number(payload.from.key).into_iter().for_each(|sender| self.recent.note(sender));
         for record in &payload.news {
             self.absorb(record, now, &mut reply);
         }
+        // (What does not fit is asked for again.)
+        let mut room = MAX_PAYLOAD_BYTES / 2;
         for key in payload.asks.iter().take(MAX_ASKS) {
             let asked = self.table.number(*key).and_then(|n| self.table.record(n, now, true));
-            reply.news.extend(asked);
+            if let Some(asked) = asked
+                && let Some(rest) = room.checked_sub(asked.wire_len())
+            {
+                room = rest;
+                reply.news.push(asked);
+            }
         }
         let mut out = self.answer(payload, &mut reply, now);
         for (target, doubt) in reply.doubts {
@@ -232,6 +239,15 @@ impl Gossip {
             }
         }
         out
+    }
+
+    /// Whether a datagram is for this node, and comes from another one: a datagram that was sent
+    /// back, or to another node, says nothing of the member that it was for. A greeting finds
+    /// whatever node listens at an address.
+    fn is_for_me(&self, payload: &Payload) -> bool {
+        let me = self.table.get(ME);
+        let is_own = payload.from.key == me.key && payload.from.incarnation.life == me.incarnation.life;
+        !is_own && (payload.to == me.key || payload.message == Message::Greeting)
     }
 
     /// Takes in one record.
@@ -264,13 +280,13 @@ impl Gossip {
             Message::Ping(seq) => Some(Message::Ack(*seq)),
             Message::Greeting => (payload.from.status != Status::Left).then_some(Message::Welcome),
             Message::Ack(seq) | Message::RelayedAck(seq) => {
-                if let Some((origin, seq)) = self.probes.answered(*seq) {
-                    others.push((origin, self.compose(Message::RelayedAck(seq), Vec::new(), Vec::new(), now)));
+                if let Some(((key, at), seq)) = self.probes.answered(*seq) {
+                    others.push((at, self.compose(key, Message::RelayedAck(seq), Vec::new(), Vec::new(), now)));
                 }
                 None
             }
             Message::PingRequest { seq, target } => {
-                others.extend(self.ping_for(sender, *seq, *target, now));
+                others.extend(self.ping_for((payload.from.key, sender), *seq, *target, now));
                 None
             }
             Message::Welcome | Message::News => None,
@@ -279,11 +295,12 @@ impl Gossip {
                 (digest(&ours) != *theirs).then(|| Message::Buckets(Box::new(ours)))
             }
             Message::Buckets(theirs) => {
-                others.extend(self.send_pieces(sender, theirs, now));
+                others.extend(self.send_pieces((payload.from.key, sender), theirs, now));
                 None
             }
             Message::Pieces { buckets, wants_reply } => {
-                let lacks = wants_reply.then(|| self.send_missing(sender, *buckets, &payload.news, now));
+                let lacks =
+                    wants_reply.then(|| self.send_missing((payload.from.key, sender), *buckets, &payload.news, now));
                 others.extend(lacks.into_iter().flatten());
                 None
             }
@@ -291,40 +308,41 @@ impl Gossip {
         let (news, asks) = (std::mem::take(&mut reply.news), std::mem::take(&mut reply.asks));
         let is_due = message.is_some() || reply.has_refuted || !news.is_empty() || !asks.is_empty();
         if is_due {
-            others.push((sender, self.compose(message.unwrap_or(Message::News), news, asks, now)));
+            let message = message.unwrap_or(Message::News);
+            others.push((sender, self.compose(payload.from.key, message, news, asks, now)));
         }
         others
     }
 
-    fn ping_for(&mut self, origin: SocketAddr, seq: u32, target: u64, now: u64) -> Option<Outgoing> {
-        let target = self.table.number(target).filter(|n| *n != ME)?;
+    fn ping_for(&mut self, origin: (u64, SocketAddr), seq: u32, key: u64, now: u64) -> Option<Outgoing> {
+        let target = self.table.number(key).filter(|n| *n != ME)?;
         let at = self.table.get(target).contact.gossip?;
         let seq = self.probes.relay(origin, seq, now)?;
-        Some((at, self.compose(Message::Ping(seq), Vec::new(), Vec::new(), now)))
+        Some((at, self.compose(key, Message::Ping(seq), Vec::new(), Vec::new(), now)))
     }
 
-    fn send_pieces(&mut self, to: SocketAddr, theirs: &[u32; BUCKETS], now: u64) -> Vec<Outgoing> {
+    fn send_pieces(&mut self, (to, at): (u64, SocketAddr), theirs: &[u32; BUCKETS], now: u64) -> Vec<Outgoing> {
         self.anti_entropy.note_difference(now, self.table.revision());
         let first = self.chance.below(BUCKETS);
         let all = pieces(&self.table, now, theirs, first);
         let message = |buckets| Message::Pieces { buckets, wants_reply: true };
-        all.into_iter().map(|(buckets, news)| (to, self.compose(message(buckets), news, Vec::new(), now))).collect()
+        all.into_iter().map(|(buckets, news)| (at, self.compose(to, message(buckets), news, Vec::new(), now))).collect()
     }
 
-    fn send_missing(&mut self, to: SocketAddr, parts: Mask, theirs: &[Record], now: u64) -> Vec<Outgoing> {
+    fn send_missing(&mut self, (to, at): (u64, SocketAddr), parts: Mask, theirs: &[Record], now: u64) -> Vec<Outgoing> {
         let first = self.chance.below(self.table.members().count());
         let all = missing(&self.table, now, parts, theirs, first);
-        all.into_iter().map(|news| (to, self.compose(Message::News, news, Vec::new(), now))).collect()
+        all.into_iter().map(|news| (at, self.compose(to, Message::News, news, Vec::new(), now))).collect()
     }
 
     /// Makes a datagram for a member, with what this node believes of it when that is not the best.
     fn send_to(&mut self, member: u16, message: Message, mut news: Vec<Record>, now: u64) -> Option<Outgoing> {
         let target = self.table.get(member);
-        let at = target.contact.gossip?;
+        let (at, key) = (target.contact.gossip?, target.key);
         if !target.is_alive() {
-            news.extend(self.table.record(member, now, false));
+            news.extend(self.table.record_for_itself(member, now));
         }
-        Some((at, self.compose(message, news, Vec::new(), now)))
+        Some((at, self.compose(key, message, news, Vec::new(), now)))
     }
 
     /// Makes a datagram for a member that is alive, by chance.
@@ -337,10 +355,11 @@ impl Gossip {
         self.send_to(member, message(member), Vec::new(), now)
     }
 
-    /// Makes a datagram: the message, `news`, and as many other news as fit.
-    fn compose(&mut self, message: Message, mut news: Vec<Record>, asks: Vec<u64>, now: u64) -> Payload {
+    /// Makes a datagram for the member with a key: the message, `news`, and as many other news as
+    /// fit.
+    fn compose(&mut self, to: u64, message: Message, mut news: Vec<Record>, asks: Vec<u64>, now: u64) -> Payload {
         let from = self.own_record(now);
-        let fixed = 3 + from.wire_len() + message.wire_len() + 8 * asks.len();
+        let fixed = 11 + from.wire_len() + message.wire_len() + 8 * asks.len();
         let taken: usize = fixed + news.iter().map(Record::wire_len).sum::<usize>();
         let table = &self.table;
         // A life that began is told with the member's contact, all else without.
@@ -349,7 +368,7 @@ impl Gossip {
             table.record(n, now, member.is_alive() && member.incarnation.refutations == 0)
         };
         news.extend(self.piggyback.take(MAX_PAYLOAD_BYTES.saturating_sub(taken), news.len(), record));
-        Payload { from, message, asks, news }
+        Payload { to, from, message, asks, news }
     }
 
     fn own_record(&self, now: u64) -> Record {

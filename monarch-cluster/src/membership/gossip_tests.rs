@@ -4,7 +4,12 @@ use super::*;
 
 /// Takes a node's part by hand: what it would send.
 fn payload(n: usize, life: u64, message: Message) -> Payload {
-    Payload { from: Record::of_peer(&peer(n, life), 0), message, asks: Vec::new(), news: Vec::new() }
+    payload_to(0, n, life, message)
+}
+
+fn payload_to(to: usize, from: usize, life: u64, message: Message) -> Payload {
+    let (to, from) = (node_key(&peer(to, 0).name), Record::of_peer(&peer(from, life), 0));
+    Payload { to, from, message, asks: Vec::new(), news: Vec::new() }
 }
 
 #[test]
@@ -186,6 +191,49 @@ fn helpers_vouch_for_a_node_that_one_other_does_not_reach() {
     }
 }
 
+/// Found by a review: any answer ended a probe, that of the prober itself and that of another node
+/// which has the address now.
+#[test]
+fn what_comes_back_or_is_answered_by_another_node_vouches_for_nobody() {
+    let instead: [fn(usize, usize) -> usize; 2] =
+        [|from, to| if to == 1 { from } else { to }, |_, to| if to == 1 { 2 } else { to }];
+    for receiver in instead {
+        let mut net = Net::settled(5);
+        net.run(1_000);
+        net.crash(1);
+        net.receiver = Box::new(receiver);
+        net.run(3_000);
+        assert_eq!(net.count_seen(1, NodeState::Suspect), 4);
+        net.run(30_000);
+        assert_eq!((net.count_seen(1, NodeState::Gone), net.all_up()), (4, true));
+        net.receiver = Box::new(|_, to| to);
+        net.start(1, 9, 0..5);
+        assert!(net.until(50, 10_000, Net::all_up) <= 1_000);
+    }
+}
+
+/// Found by a review: a node in no list was not told of its own suspicion once that was old.
+#[test]
+fn nodes_that_know_only_the_first_find_back_after_a_long_time() {
+    for ms in [60_000, 400_000, 900_000] {
+        let mut net = Net::empty(6);
+        (0..5).for_each(|n| net.start(n, 5, [0]));
+        net.run(3_000);
+        net.cut = Box::new(|a, b| (a == 3) != (b == 3));
+        net.run(ms);
+        assert_eq!((net.seen(0, 3), net.seen(3, 0)), (NodeState::Gone, NodeState::Gone));
+        net.cut = Box::new(|_, _| false);
+        let took = net.until(50, 20_000, Net::all_up);
+        assert!(took <= 5_000, "{took} ms after {ms}");
+        // In a life that is earlier, by its clock.
+        net.crash(3);
+        net.run(ms);
+        net.start(3, 2, [0]);
+        let took = net.until(50, 20_000, Net::all_up);
+        assert!(took <= 5_000 && net.node(3).life() > 5, "{took} ms after {ms}");
+    }
+}
+
 #[test]
 fn a_node_from_which_nobody_is_heard_suspects_all() {
     let mut net = Net::settled(100);
@@ -245,6 +293,7 @@ fn whatever_an_authentic_datagram_says_answers_are_bounded() {
             bytes[at] = chance.next() as u8;
         }
         let Some(payload) = Payload::decode(&bytes) else { continue };
+        let payload = Payload { to: node_key(&peer(0, 0).name), ..payload };
         parsed += 1;
         let now = net.now + round / 10;
         let out = net.node(0).hear(&payload, now);

@@ -1,7 +1,7 @@
 //! Content of a datagram: its sender, a message, questions, and news that ride along.
 //!
 //! ```text
-//! payload = kind[1]  record sender  body  u8 n key[8]*n asks  u8 n record*n news
+//! payload = kind[1]  key[8] receiver  record sender  body  u8 n key[8]*n asks  u8 n record*n news
 //! body    = ping, ack, relayed ack: seq[4]   ping request: seq[4] key[8]
 //!           greeting, welcome, news: none
 //!           digest: hash[8]   buckets: hash[4]*224   pieces: u8 wants reply, bits[28]
@@ -50,6 +50,9 @@ pub(super) struct Mask([u8; BUCKETS / 8]);
 /// A datagram before its authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
+    /// The key of the member that it is for. Any other node that gets it (it has that address
+    /// now, or the datagram was sent there again) answers nothing for that member.
+    pub(super) to: u64,
     pub(super) from: Record,
     pub(super) message: Message,
     /// Keys of members whose contacts the sender does not know.
@@ -136,6 +139,7 @@ impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_PAYLOAD_BYTES);
         out.push(self.message.kind());
+        out.extend(self.to.to_le_bytes());
         self.from.encode(&mut out);
         self.message.encode(&mut out);
         out.push(self.asks.len() as u8);
@@ -148,10 +152,10 @@ impl Payload {
     /// Returns `None` when the bytes are no payload.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let b = &mut bytes;
-        let [kind] = take(b)?;
+        let ([kind], to) = (take(b)?, take_u64(b)?);
         let from = Record::decode(b).filter(|from| from.contact.is_some())?;
         let message = Message::decode(kind, b)?;
-        let payload = Self { from, message, asks: take_many(b, take_u64)?, news: take_many(b, Record::decode)? };
+        let payload = Self { to, from, message, asks: take_many(b, take_u64)?, news: take_many(b, Record::decode)? };
         bytes.is_empty().then_some(payload)
     }
 }

@@ -53,9 +53,9 @@ proptest! {
         cut in any::<usize>(),
     ) {
         let lens = from.wire_len() + message.wire_len() + news.iter().map(Record::wire_len).sum::<usize>();
-        let payload = Payload { from, message, asks, news };
+        let payload = Payload { to: 7, from, message, asks, news };
         let sent = payload.encode();
-        prop_assert_eq!(sent.len(), 3 + lens + 8 * payload.asks.len());
+        prop_assert_eq!(sent.len(), 11 + lens + 8 * payload.asks.len());
         prop_assert_eq!(Payload::decode(&sent), Some(payload));
         prop_assert_eq!(Payload::decode(&sent[..cut % sent.len()]), None);
     }

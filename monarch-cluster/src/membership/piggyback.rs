@@ -64,7 +64,11 @@ impl Piggyback {
             && let Some(member) = self.queue.pop_front()
         {
             let left = &mut self.sends_left[usize::from(member)];
-            let Some(news) = (if *left > 0 { record(member) } else { None }) else { continue };
+            let Some(news) = (if *left > 0 { record(member) } else { None }) else {
+                // There is nothing to tell: its next news are new ones.
+                *left = 0;
+                continue;
+            };
             let Some(rest) = room.checked_sub(news.wire_len()) else {
                 self.queue.push_front(member);
                 break;
@@ -124,6 +128,15 @@ mod tests {
         (0..100).for_each(|member| piggyback.put(member, 1));
         piggyback.heard(99);
         assert_eq!(keys(&piggyback.take(30, 0, news)), [98]);
+    }
+
+    #[test]
+    fn a_member_of_which_nothing_is_told_is_passed_on_again_when_it_changes() {
+        let mut piggyback = Piggyback::default();
+        piggyback.put(1, 3);
+        assert!(piggyback.take(1_000, 0, |_| None).is_empty());
+        piggyback.put(1, 3);
+        assert_eq!(keys(&piggyback.take(1_000, 0, news)), [1]);
     }
 
     #[test]

@@ -41,7 +41,8 @@ struct Probe {
 /// A ping on behalf of another node.
 struct Relay {
     seq: u32,
-    origin: SocketAddr,
+    /// Key and address of the node that asked.
+    origin: (u64, SocketAddr),
     origin_seq: u32,
     until: u64,
 }
@@ -132,7 +133,7 @@ impl Probes {
 
     /// Notes that a ping goes out on behalf of another node. Returns its number, unless too many
     /// are under way.
-    pub(super) fn relay(&mut self, origin: SocketAddr, origin_seq: u32, now: u64) -> Option<u32> {
+    pub(super) fn relay(&mut self, origin: (u64, SocketAddr), origin_seq: u32, now: u64) -> Option<u32> {
         if self.relays.len() >= MAX_RELAYS {
             return None;
         }
@@ -142,7 +143,7 @@ impl Probes {
     }
 
     /// A ping was answered: ends its probe, or returns the node that is to know, and its number.
-    pub(super) fn answered(&mut self, seq: u32) -> Option<(SocketAddr, u32)> {
+    pub(super) fn answered(&mut self, seq: u32) -> Option<((u64, SocketAddr), u32)> {
         let before = self.probes.len();
         self.probes.retain(|probe| probe.seq != seq);
         if self.probes.len() < before {
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_a_probe_and_is_passed_on_where_a_helper_pinged() {
-        let (mut probes, origin) = (Probes::default(), SocketAddr::from(([10, 0, 0, 1], 5)));
+        let (mut probes, origin) = (Probes::default(), (9, SocketAddr::from(([10, 0, 0, 1], 5))));
         let Some(Step::Ping { seq, .. }) = probes.begin(3, V, None, 0) else { panic!("no ping") };
         assert_eq!(probes.answered(seq), None);
         assert!(probes.steps(1_000).is_empty());
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn helpers_and_verifications_are_bounded() {
-        let (mut probes, origin) = (Probes::default(), SocketAddr::from(([10, 0, 0, 1], 5)));
+        let (mut probes, origin) = (Probes::default(), (9, SocketAddr::from(([10, 0, 0, 1], 5))));
         let relays = (0..1_000).filter(|seq| probes.relay(origin, *seq, 0).is_some()).count();
         assert_eq!(relays, MAX_RELAYS);
         let doubt =

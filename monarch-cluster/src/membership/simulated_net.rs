@@ -35,6 +35,8 @@ pub(super) struct Net {
     pub(super) loss: usize,
     /// Whether datagrams from one node to another are lost.
     pub(super) cut: Box<dyn Fn(usize, usize) -> bool>,
+    /// Which node gets what one node sends to the address of another.
+    pub(super) receiver: Box<dyn Fn(usize, usize) -> usize>,
     pub(super) chance: Chance,
     /// Datagrams that were sent, and their bytes.
     pub(super) sent: (u64, u64),
@@ -65,6 +67,7 @@ impl Net {
             now: 0,
             loss: 0,
             cut: Box::new(|_, _| false),
+            receiver: Box::new(|_, to| to),
             chance: Chance::new(seed),
             sent: (0, 0),
             longest: 0,
@@ -179,6 +182,7 @@ impl Net {
         if let Some((_, got)) = self.watched.as_mut().filter(|(watched, _)| *watched == node) {
             *got += 1;
         }
+        let node = (self.receiver)(from, node);
         if self.chance.below(1000) >= self.loss && node < self.nodes.len() && !(self.cut)(from, node) {
             let at = self.now + 1 + self.chance.below(MAX_DELAY_MS) as u64;
             self.push(at, Event::Arrival { node, datagram });

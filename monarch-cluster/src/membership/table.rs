@@ -153,11 +153,22 @@ impl Table {
 
     /// Makes the record of a member, unless nothing is known of it or nothing is told.
     pub(super) fn record(&self, number: u16, now: u64, with_contact: bool) -> Option<Record> {
+        let status = self.get(number).told(now)?;
+        Some(self.record_with(number, status, now, with_contact))
+    }
+
+    /// Makes the record of a member for that member itself, which may have to refute it however old
+    /// it is; `None` when nothing is known of it.
+    pub(super) fn record_for_itself(&self, number: u16, now: u64) -> Option<Record> {
+        let State::Known(status) = self.get(number).state else { return None };
+        Some(self.record_with(number, status, now, false))
+    }
+
+    fn record_with(&self, number: u16, status: Status, now: u64, with_contact: bool) -> Record {
         let member = self.get(number);
-        let status = member.told(now)?;
         let age_s = if status == Status::Alive { 0 } else { (member.age_ms(now) / 1_000) as u32 };
         let contact = (with_contact && member.is_introduced).then(|| member.contact.clone());
-        Some(Record { key: member.key, incarnation: member.incarnation, status, age_s, contact })
+        Record { key: member.key, incarnation: member.incarnation, status, age_s, contact }
     }
 
     /// Takes in a record.

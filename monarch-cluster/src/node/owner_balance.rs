@@ -15,9 +15,14 @@ use monarch_abi::segment::Segment;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Most hashes, one for each entry and owner, that are computed before an index is served.
 const MAX_HASHES_BEFORE_SERVING: usize = 1_000_000_000;
+
+/// How long the owners stay the same before exceptions are computed again: nodes come and go in
+/// groups.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// What was computed for an index.
 #[derive(Default)]
@@ -35,12 +40,15 @@ pub(super) struct OwnerBalance {
     /// lower identifier counts, on all nodes.
     done: Mutex<BTreeMap<[u8; 16], Done>>,
     is_computing: AtomicBool,
+    /// The owners of the last look, and since when they are the same.
+    settled: Mutex<(Vec<u16>, Instant)>,
 }
 
 impl OwnerBalance {
     /// Nothing is computed yet. The indexes of `store` are balanced over the nodes of `pool`.
     pub(super) fn new(pool: Arc<PeerPool>, store: Arc<Store>) -> Self {
-        Self { pool, store, done: Mutex::default(), is_computing: AtomicBool::new(false) }
+        let settled = Mutex::new((Vec::new(), Instant::now()));
+        Self { pool, store, done: Mutex::default(), is_computing: AtomicBool::new(false), settled }
     }
 
     /// Computes the exceptions of an index that is about to be served, unless that was done for the
@@ -52,7 +60,7 @@ impl OwnerBalance {
             let hashes = segment.index.len().saturating_mul(view.owners().len());
             let is_long = hashes > MAX_HASHES_BEFORE_SERVING && segment.index.len() <= MAX_ENTRIES;
             let done = if is_long { Done::default() } else { compute(&view, segment) };
-            self.publish(uuid(segment), done, true);
+            self.publish(uuid(segment), done, None);
         }
     }
 
@@ -64,17 +72,18 @@ impl OwnerBalance {
         }
     }
 
-    /// Starts a thread that computes exceptions again, if the owners have changed and none runs.
+    /// Starts a thread that computes exceptions again, if the owners have changed some time ago and
+    /// none runs.
     pub(super) fn refresh(self: &Arc<Self>) {
         let view = self.pool.view();
         let stale = self.stale(&view);
-        if stale.is_empty() || self.is_computing.swap(true, Ordering::AcqRel) {
+        if stale.is_empty() || !self.are_settled(view.owners()) || self.is_computing.swap(true, Ordering::AcqRel) {
             return;
         }
         let me = self.clone();
         let work = move || {
-            for segment in &stale {
-                me.publish(uuid(segment), compute(&view, segment), false);
+            for (segment, before) in &stale {
+                me.publish(uuid(segment), compute(&view, segment), Some(before));
             }
             me.is_computing.store(false, Ordering::Release);
         };
@@ -84,19 +93,31 @@ impl OwnerBalance {
         }
     }
 
-    /// The served indexes whose exceptions are those of other owners.
-    fn stale(&self, view: &Members) -> Vec<Segment<'static>> {
-        let served = self.store.served();
-        let done = lock(&self.done);
-        let is_stale = |s: &Segment<'static>| done.get(uuid(s)).is_some_and(|d| d.owners != view.owners());
-        served.into_iter().map(|s| s.segment).filter(is_stale).collect()
+    fn are_settled(&self, owners: &[u16]) -> bool {
+        let mut settled = lock(&self.settled);
+        if settled.0 != owners {
+            *settled = (owners.to_vec(), Instant::now());
+        }
+        settled.1.elapsed() >= SETTLED_AFTER
     }
 
-    /// Makes exceptions count. `is_new`: also those of an index that is not known here; otherwise
-    /// it may have been forgotten meanwhile.
-    fn publish(&self, index: &[u8; 16], computed: Done, is_new: bool) {
+    /// The served indexes whose exceptions are those of other owners, and these.
+    fn stale(&self, view: &Members) -> Vec<(Segment<'static>, Vec<u16>)> {
+        let served = self.store.served();
+        let done = lock(&self.done);
+        let stale = |segment: Segment<'static>| {
+            let owners = &done.get(uuid(&segment))?.owners;
+            (owners != view.owners()).then(|| (segment, owners.clone()))
+        };
+        served.into_iter().filter_map(|s| stale(s.segment)).collect()
+    }
+
+    /// Makes exceptions count: of an index that is about to be served, or those that replace the
+    /// ones of the owners `before`. Such an index may have been forgotten meanwhile, or balanced
+    /// over later owners.
+    fn publish(&self, index: &[u8; 16], computed: Done, before: Option<&Vec<u16>>) {
         let mut done = lock(&self.done);
-        if is_new || done.contains_key(index) {
+        if before.is_none_or(|before| done.get(index).is_some_and(|now| now.owners == *before)) {
             done.insert(*index, computed);
             self.set(&done);
         }

@@ -122,7 +122,10 @@ pub fn settle_directory(place: &Place) -> Result<()> {
     if place.root.map.may_be_overtaken() && listing::has_pending(&place.root, place.rel())? {
         barrier::wait_for_all(&place.root);
     }
-    dir_times::forget(&place.root, place.rel());
+    if dir_times::is_known(&place.root, place.rel()) {
+        let _journal = Journal::lock(&place.root)?;
+        dir_times::forget(&place.root, place.rel());
+    }
     Ok(())
 }
 

@@ -16,13 +16,20 @@ use monarch_guest::errno;
 pub type Time = (i64, i64);
 
 const EPOCH: Time = (0, 0);
+/// A link may be made so long before it is counted as pending: the kernel's time of a directory is
+/// that of its last tick, and the process may have to wait for a processor.
+const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
-/// When names in a directory were last changed that are not all published, by the overlay.
+/// When names in a directory were last changed that are not all published, by the overlay. What it
+/// says of the time before something was pending is of no interest: the PFS knows.
 pub fn last_change(root: &Root, rel: &[u8]) -> Option<Time> {
-    if root.state().pending.load(Ordering::Acquire) == 0 {
+    let state = root.state();
+    if state.pending.load(Ordering::Acquire) == 0 {
         return None;
     }
-    of(root, rel).filter(|time| *time != EPOCH)
+    let since_ns = state.pending_since_ns.load(Ordering::Acquire).saturating_sub(CLOCK_SLACK_NS);
+    let ns = |time: Time| (time.0.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(time.1.max(0) as u64);
+    of(root, rel).filter(|time| *time != EPOCH && ns(*time) >= since_ns)
 }
 
 fn of(root: &Root, rel: &[u8]) -> Option<Time> {
@@ -43,12 +50,15 @@ pub fn changed(root: &Root, rel: &[u8]) {
     set(root, rel, None);
 }
 
-/// From now on the PFS knows the times of a directory best: the job sets them, or the overlay's
-/// directory was just made.
+/// From now on the PFS knows the times of a directory best: the job sets them. With the lock of the
+/// journal held, as all that changes the overlay.
 pub fn forget(root: &Root, rel: &[u8]) {
-    if of(root, rel).is_some_and(|time| time != EPOCH) {
-        set(root, rel, Some(EPOCH));
-    }
+    set(root, rel, Some(EPOCH));
+}
+
+/// Whether the overlay has a directory with a time.
+pub fn is_known(root: &Root, rel: &[u8]) -> bool {
+    of(root, rel).is_some_and(|time| time != EPOCH)
 }
 
 /// Makes a change of the overlay's directory that is none of the job's.
@@ -77,9 +87,10 @@ pub fn make(root: &Root, rel: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Adds to the attributes of a directory what is not published.
+/// Adds to the attributes of a directory what is not published. (Something else may have got its
+/// name on the PFS.)
 pub fn raise(st: &mut libc::stat64, time: Time) {
-    if time > (st.st_mtime, st.st_mtime_nsec) {
+    if st.st_mode & libc::S_IFMT == libc::S_IFDIR && time > (st.st_mtime, st.st_mtime_nsec) {
         (st.st_mtime, st.st_mtime_nsec) = time;
         (st.st_ctime, st.st_ctime_nsec) = time.max((st.st_ctime, st.st_ctime_nsec));
     }
@@ -87,6 +98,9 @@ pub fn raise(st: &mut libc::stat64, time: Time) {
 
 /// [`raise`] for statx.
 pub fn raise_x(st: &mut libc::statx, time: Time) {
+    if u32::from(st.stx_mode) & libc::S_IFMT != libc::S_IFDIR {
+        return;
+    }
     for t in [&mut st.stx_mtime, &mut st.stx_ctime] {
         if time > (t.tv_sec, i64::from(t.tv_nsec)) {
             (t.tv_sec, t.tv_nsec) = (time.0, time.1 as u32);
@@ -94,16 +108,15 @@ pub fn raise_x(st: &mut libc::statx, time: Time) {
     }
 }
 
-/// [`last_change`] of an open directory.
+/// [`last_change`] of an open directory on a device.
 #[cold]
 #[inline(never)]
-pub fn of_open(fd: c_int) -> Option<Time> {
-    let ctx = ctx::for_outputs()?;
-    if !roots::any_pending(&ctx) {
-        return None;
-    }
+pub fn of_open(fd: c_int, dev: u64) -> Option<Time> {
     let saved = errno::errno();
-    let time = Place::find(&ctx, fd, b".").and_then(|place| last_change(&place.root, place.rel()));
+    let time = ctx::for_outputs()
+        .filter(|ctx| roots::on_device(ctx, dev) && roots::any_pending(ctx))
+        .and_then(|ctx| Place::find(&ctx, fd, b"."))
+        .and_then(|place| last_change(&place.root, place.rel()));
     errno::set_errno(saved);
     time
 }

@@ -245,8 +245,16 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
         return Ok(false);
     }
     place.is_dir_path = false;
-    if entry_at(place)?.is_there() || on_pfs(place).is_ok_and(|st| is_dir(&st)) {
-        return Ok(false);
+    match entry_at(place)? {
+        // The agent hides what it publishes for a removal that is still to come.
+        Entry::Removed | Entry::RemovedDir => {}
+        // It is just about to.
+        Entry::Nothing if root.state().publishing_len.load(Ordering::Acquire) != 0 => {
+            if on_pfs(place).is_ok_and(|st| !matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK)) {
+                return Ok(false);
+            }
+        }
+        _ => return Ok(false),
     }
     barrier::wait_for_all(&root);
     Ok(on_pfs(place).is_err())

@@ -14,7 +14,7 @@ use super::tree::{self, Entry};
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Staged};
-use monarch_abi::outputs::record::{Op, flag};
+use monarch_abi::outputs::record::{self, Op, flag};
 use monarch_abi::outputs::through;
 use monarch_guest::sys::Fd;
 
@@ -276,10 +276,10 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
         return Ok(true);
     }
     let mut what = PathBuffer::front();
-    let mut append = |text: &[u8]| what.append(text).ok_or(libc::ENAMETOOLONG);
-    append(to.rel())?;
-    append(b"\0")?;
-    append(target)?;
+    let fits = [to.rel(), b"\0", target].into_iter().all(|text| what.append(text).is_some());
+    if !fits || record::len(from.rel().len(), what.get().len()).is_none() {
+        return Ok(false);
+    }
     let append = || journal.append(Op::RenameLink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), what.get());
     tree::make_parents(&root, to.rel())?;
     // Its link is that of a pending one, or a new one; the old name is hidden, as the agent may be

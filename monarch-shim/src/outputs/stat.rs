@@ -30,7 +30,8 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
     Ok(match lookup(place, follow)? {
         Found::Elsewhere(path) => Answer::Done(Subject::At(path)),
         Found::Entry(Entry::Directory) => changed(place)?,
-        Found::Entry(Entry::Nothing) if place.rel().is_empty() => changed(place)?,
+        // (The spelling of an output root may be a symbolic link, which the kernel knows.)
+        Found::Entry(Entry::Nothing) if place.rel().is_empty() && (follow || place.is_dir_path) => changed(place)?,
         Found::Entry(Entry::Nothing | Entry::Clean(_)) => Answer::Plain,
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
         Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
@@ -112,7 +113,7 @@ const fn is_directory(mode: u32) -> bool {
 #[inline(never)]
 pub fn translate_open(fd: c_int, st: &mut libc::stat64) {
     if is_directory(st.st_mode) {
-        return dir_times::of_open(fd).into_iter().for_each(|time| dir_times::raise(st, time));
+        return dir_times::of_open(fd, st.st_dev).into_iter().for_each(|time| dir_times::raise(st, time));
     }
     let saved = errno::errno();
     if let Some(ctx) = ctx::for_outputs()
@@ -129,7 +130,8 @@ pub fn translate_open(fd: c_int, st: &mut libc::stat64) {
 #[inline(never)]
 pub fn translate_open_x(fd: c_int, st: &mut libc::statx) {
     if is_directory(u32::from(st.stx_mode)) {
-        return dir_times::of_open(fd).into_iter().for_each(|time| dir_times::raise_x(st, time));
+        let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
+        return dir_times::of_open(fd, dev).into_iter().for_each(|time| dir_times::raise_x(st, time));
     }
     let saved = errno::errno();
     if let Some(ctx) = ctx::for_outputs()

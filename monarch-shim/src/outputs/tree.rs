@@ -95,18 +95,24 @@ pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
 
 /// The difference that another link makes to the counters of the state.
 fn count(root: &Root, before: &Entry, is_there: bool, is_pending: bool) {
-    let change = |counter: &AtomicU64, before: bool, now: bool| match (before, now) {
-        (false, true) => {
-            counter.fetch_add(1, Ordering::AcqRel);
-        }
+    let state = root.state();
+    if is_first(&state.pending, before.is_pending(), is_pending) {
+        state.pending_since_ns.store(kernel::now_ns(), Ordering::Release);
+    }
+    is_first(&state.entries, before.is_there(), is_there);
+}
+
+/// Counts one more or one less; whether there was none before.
+fn is_first(counter: &AtomicU64, before: bool, now: bool) -> bool {
+    match (before, now) {
+        (false, true) => counter.fetch_add(1, Ordering::AcqRel) == 0,
         (true, false) => {
             let less = |n: u64| n.checked_sub(1);
             let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+            false
         }
-        _ => {}
-    };
-    change(&root.state().pending, before.is_pending(), is_pending);
-    change(&root.state().entries, before.is_there(), is_there);
+        _ => false,
+    }
 }
 
 /// Whether a pending file stands where a path needs a directory.

@@ -48,7 +48,7 @@ impl Scrubber {
     }
 
     /// Checks some of the resident copies, and drops those that are damaged. All copies are checked
-    /// in turn, a few hundred a second.
+    /// in turn, a few hundred a second, and a quarter of that while none is placed or opened.
     pub(crate) fn audit(&self) {
         let keys = lock(&self.catalog).next_audit();
         let bad: Vec<u64> = keys.into_iter().filter(|&key| self.drop_if_damaged(key).unwrap_or(false)).collect();

@@ -97,6 +97,16 @@ impl WorkerPool {
         needed
     }
 
+    /// Whether another copier is to be started because none hears the next demand though there may
+    /// be more: one could not be started when it was needed. It counts as started from now on.
+    pub(crate) fn lacks_listener(&self) -> bool {
+        let mut copiers = lock(&self.copiers);
+        let lacks = copiers.on_call == 0 && copiers.at_rest.is_empty() && copiers.running < self.limit;
+        copiers.running += usize::from(lacks);
+        self.note(&copiers);
+        lacks
+    }
+
     /// A copier has taken work. Where none waits for the next demand, one is called. Whether one is
     /// to be started instead, which counts as started from now on.
     pub(crate) fn took_work(&self) -> bool {
@@ -139,7 +149,7 @@ impl WorkerPool {
         let longest = (copiers.running > MIN_COPIERS).then_some(self.idle_timeout);
         let time = patience.into_iter().chain(longest).min();
         let since = Instant::now();
-        let mut is_called = false;
+        let mut had_nothing = false;
         if copiers.on_call < MAX_ON_CALL {
             copiers.on_call += 1;
             self.note(&copiers);
@@ -149,6 +159,7 @@ impl WorkerPool {
             sleepers.fetch_sub(1, Ordering::SeqCst);
             copiers = lock(&self.copiers);
             copiers.on_call -= 1;
+            had_nothing = demand.load(Ordering::SeqCst) == seen;
         } else if demand.load(Ordering::SeqCst) == seen {
             let me = Arc::new(AtRest { thread: std::thread::current(), is_called: AtomicBool::new(false) });
             copiers.at_rest.push(me.clone());
@@ -157,11 +168,12 @@ impl WorkerPool {
             rest(&me, time);
             copiers = lock(&self.copiers);
             copiers.at_rest.retain(|one| !Arc::ptr_eq(one, &me));
-            is_called = me.is_called.load(Ordering::Acquire);
+            // (Demands are heard by those on call.)
+            had_nothing = !me.is_called.load(Ordering::Acquire);
         }
-        let had_nothing = !is_called && demand.load(Ordering::SeqCst) == seen && since.elapsed() >= self.idle_timeout;
+        let was_idle = had_nothing && since.elapsed() >= self.idle_timeout;
         // One copier has to hear the next demand.
-        if longest.is_some() && had_nothing && copiers.on_call > 0 && copiers.running > MIN_COPIERS {
+        if longest.is_some() && was_idle && copiers.on_call > 0 && copiers.running > MIN_COPIERS {
             copiers.running -= 1;
             self.note(&copiers);
             return Woken::ToEnd;
@@ -319,7 +331,8 @@ mod tests {
         }
     }
 
-    fn at_work(idle_timeout: Duration, work: impl FnOnce(&Office)) {
+    /// `work` gets what starts another copier.
+    fn at_work(idle_timeout: Duration, work: impl FnOnce(&Office, &dyn Fn())) {
         let office = Office::new(idle_timeout);
         std::thread::scope(|scope| {
             while office.pool.needs_one() {
@@ -327,13 +340,13 @@ mod tests {
             }
             let _end = End(&office);
             office.until("all asleep", || lock(&office.pool.copiers).on_call == MIN_COPIERS);
-            work(&office);
+            work(&office, &|| office.start(scope));
         });
     }
 
     #[test]
     fn as_many_are_started_as_are_busy_and_one_that_waits() {
-        at_work(NEVER, |office| {
+        at_work(NEVER, |office, _| {
             office.held.store(true, Ordering::SeqCst);
             for n in 1..=COPIERS {
                 office.want();
@@ -345,7 +358,7 @@ mod tests {
 
     #[test]
     fn one_demand_after_the_other_starts_none() {
-        at_work(NEVER, |office| {
+        at_work(NEVER, |office, _| {
             for n in 1..=500 {
                 office.want();
                 office.until("done", || office.done.load(Ordering::SeqCst) == n);
@@ -357,7 +370,7 @@ mod tests {
 
     #[test]
     fn all_are_sent_for_at_once() {
-        at_work(NEVER, |office| {
+        at_work(NEVER, |office, _| {
             office.held.store(true, Ordering::SeqCst);
             (0..COPIERS).for_each(|_| office.want());
             office.until("all copiers", || office.busy.load(Ordering::SeqCst) == COPIERS);
@@ -368,7 +381,7 @@ mod tests {
     fn nothing_is_left_lying() {
         // Short enough that copiers end all the time.
         for idle_timeout in [NEVER, Duration::from_micros(50)] {
-            at_work(idle_timeout, |office| {
+            at_work(idle_timeout, |office, _| {
                 std::thread::scope(|s| {
                     for _ in 0..4 {
                         s.spawn(|| {
@@ -388,7 +401,7 @@ mod tests {
 
     #[test]
     fn those_without_work_end_and_the_last_ones_hear_the_next_demand() {
-        at_work(Duration::from_millis(30), |office| {
+        at_work(Duration::from_millis(30), |office, _| {
             for round in 1..=3 {
                 office.held.store(true, Ordering::SeqCst);
                 (0..COPIERS).for_each(|_| office.want());
@@ -404,14 +417,38 @@ mod tests {
 
     #[test]
     fn where_no_thread_can_be_started_the_others_do_the_work_and_one_is_tried_again() {
-        at_work(NEVER, |office| {
+        at_work(NEVER, |office, start| {
             office.is_short.store(true, Ordering::SeqCst);
             (0..100).for_each(|_| office.want());
             office.until("all of it", || office.done.load(Ordering::SeqCst) == 100);
+            // Both are busy, and none hears the next demand.
+            office.held.store(true, Ordering::SeqCst);
+            (0..COPIERS).for_each(|_| office.want());
+            office.until("both busy", || office.busy.load(Ordering::SeqCst) == MIN_COPIERS);
+            assert!(office.pool.lacks_listener());
+            office.pool.was_not_started();
             office.is_short.store(false, Ordering::SeqCst);
+            assert!(office.pool.lacks_listener());
+            start();
+            office.until("all copiers", || office.busy.load(Ordering::SeqCst) == COPIERS);
+            assert!(!office.pool.lacks_listener(), "no more than the limit");
+        });
+    }
+
+    #[test]
+    fn those_at_rest_end_while_others_hear_demands() {
+        at_work(Duration::from_millis(60), |office, _| {
             office.held.store(true, Ordering::SeqCst);
             (0..COPIERS).for_each(|_| office.want());
             office.until("all copiers", || office.busy.load(Ordering::SeqCst) == COPIERS);
+            office.held.store(false, Ordering::SeqCst);
+            office.until("done", || office.done.load(Ordering::SeqCst) == COPIERS);
+            let start = Instant::now();
+            while office.running() > MAX_ON_CALL {
+                assert!(start.elapsed() < Duration::from_secs(20), "{:?}", office.pool);
+                office.want();
+                std::thread::sleep(Duration::from_millis(10));
+            }
         });
     }
 

@@ -100,7 +100,7 @@ impl Workers {
                 break;
             }
         }
-        self.maintain();
+        self.start_first();
     }
 
     fn spawn(self: &Arc<Self>, name: String, work: fn(&Arc<Self>)) -> std::io::Result<()> {
@@ -108,12 +108,21 @@ impl Workers {
         std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || work(&me)).map(drop)
     }
 
-    /// Starts the copiers that there always are, where the system has not allowed them before.
-    pub(crate) fn maintain(self: &Arc<Self>) {
+    /// Starts the copiers that there always are.
+    fn start_first(self: &Arc<Self>) {
         while !self.cx.stop.load(Ordering::Relaxed) && self.worker_pool.needs_one() {
             if !self.start_copier() {
                 return;
             }
+        }
+    }
+
+    /// Starts, where the system did not allow it before, the copiers that there always are, and one
+    /// that hears demands.
+    pub(crate) fn maintain(self: &Arc<Self>) {
+        self.start_first();
+        if !self.cx.stop.load(Ordering::Relaxed) && self.worker_pool.lacks_listener() {
+            self.start_copier();
         }
     }
 
@@ -167,11 +176,15 @@ impl Workers {
             if self.cx.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.dispatcher.patiently(since, |patience| {
-                let patience = patience.unwrap_or(RING_REST_AFTER).min(RING_REST_AFTER);
-                self.waker.ring_waker.sleep(heard, Some(patience));
+            let idle_since = Instant::now();
+            let has_patience = self.dispatcher.patiently(since, |patience| {
+                let time = patience.unwrap_or(RING_REST_AFTER).min(RING_REST_AFTER);
+                self.waker.ring_waker.sleep(heard, Some(time));
+                patience.is_some()
             });
-            if self.waker.ring_waker.heard() == heard && since.elapsed() >= RING_REST_AFTER {
+            // (One that waits for the reserve of readers has to look for work after that.)
+            let is_idle = !has_patience && idle_since.elapsed() >= RING_REST_AFTER;
+            if is_idle && self.waker.ring_waker.heard() == heard {
                 uring.rest();
                 self.waker.ring_waker.sleep(heard, None);
             }
