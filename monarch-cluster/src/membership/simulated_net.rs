@@ -27,7 +27,7 @@ enum Event {
     Arrival { node: usize, datagram: Vec<u8> },
 }
 
-/// A network and its nodes.
+/// A network and its nodes. Fields: 13, because tests set and read each of its faults and counts.
 pub(super) struct Net {
     pub(super) nodes: Vec<Option<Gossip>>,
     pub(super) now: u64,

@@ -39,7 +39,8 @@ pub(super) enum Merged {
     Refutable(Incarnation),
 }
 
-/// All members by number, in the order in which they became known.
+/// All members by number, in the order in which they became known. Methods: 27, because the rules
+/// of precedence share its lists.
 pub(super) struct Table {
     members: Vec<Member>,
     index: KeyIndex,
