@@ -115,7 +115,7 @@ impl Keys {
 }
 
 impl Sealer {
-    /// `encrypt`: nobody reads what this node sends without the key.
+    /// `encrypt`: only a process with the key can read what this node sends.
     pub(super) fn new(key: &[u8; 32], encrypt: bool, sender: u64, session: u64) -> Self {
         Self { keys: Keys::new(key), encrypt, sender, session, number: 0 }
     }

@@ -186,7 +186,7 @@ impl Gossip {
                     return Vec::new();
                 }
                 self.suspect(target, now);
-                // It is told, so that it can refute.
+                // The target hears of the suspicion, so that it can refute it.
                 self.send_to(target, Message::Greeting, Vec::new(), now).into_iter().collect()
             }
         }
@@ -362,7 +362,7 @@ impl Gossip {
         let fixed = 11 + from.wire_len() + message.wire_len() + 8 * asks.len();
         let taken: usize = fixed + news.iter().map(Record::wire_len).sum::<usize>();
         let table = &self.table;
-        // A life that began is told with the member's contact, all else without.
+        // News of a life that began have the member's contact, all others have none.
         let record = |n: u16| {
             let member = table.get(n);
             table.record(n, now, member.is_alive() && member.incarnation.refutations == 0)

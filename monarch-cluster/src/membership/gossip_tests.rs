@@ -90,7 +90,7 @@ fn one_that_is_in_no_list_is_heard_by_nobody() {
     assert!((0..4).all(|by| count(&net, by) == 4 && net.count_seen(by, NodeState::Up) >= 3));
 }
 
-/// A member of the list that is told of a stranger, by mistake or by an open list, does not ask.
+/// A member of the list that hears of a stranger, by mistake or by an open list, does not ask.
 #[test]
 fn a_closed_list_neither_takes_in_strangers_nor_asks_for_them() {
     let mut gossip = Gossip::new(&peer(0, 5), 0, 0);

@@ -7,7 +7,7 @@ use super::types::Peer;
 pub(super) const GONE_AFTER_MS: u64 = 30_000;
 /// Milliseconds after which one that left owns nothing, and one that is in no list is not sought.
 pub(super) const FORGET_AFTER_MS: u64 = 600_000;
-/// Milliseconds after which no other node is told of one that is in no list and does not answer.
+/// Milliseconds after which a node passes on no news of one in no list that does not answer.
 /// Half of the time after which it is forgotten, so that two nodes do not remind each other for
 /// ever.
 pub(super) const TELL_FOR_MS: u64 = FORGET_AFTER_MS / 2;
@@ -53,7 +53,7 @@ impl Member {
         u64::try_from(now as i64 - self.since).unwrap_or(0)
     }
 
-    /// What other nodes are told of it, unless nothing is.
+    /// The status that this node passes on to others, unless it passes on none.
     pub(super) fn told(&self, now: u64) -> Option<Status> {
         let State::Known(status) = self.state else { return None };
         let is_told = self.is_listed || status == Status::Alive || self.age_ms(now) <= TELL_FOR_MS;

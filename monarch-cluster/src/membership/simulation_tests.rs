@@ -279,7 +279,7 @@ fn no_doubts_in_halves(net: &mut Net) {
     }
 }
 
-/// A few nodes that are cut off from many find out in seconds: their news would reach nobody if
+/// A few nodes that are cut off from many find out in seconds: their news would reach no node if
 /// they went to members by chance.
 #[test]
 fn a_few_nodes_that_are_cut_off_from_many_notice_it() {

@@ -152,7 +152,7 @@ impl Table {
         }
     }
 
-    /// Makes the record of a member, unless nothing is known of it or nothing is told.
+    /// Makes the record of a member, unless nothing is known of it or nothing is passed on.
     pub(super) fn record(&self, number: u16, now: u64, with_contact: bool) -> Option<Record> {
         let status = self.get(number).told(now)?;
         Some(self.record_with(number, status, now, with_contact))

@@ -102,7 +102,7 @@ impl TlsEnd {
         socket.async_io(Interest::READABLE, || tls.read_tls(&mut Raw { socket, most })).await
     }
 
-    /// Decrypts what was received. After an error the client is told why, if there is room.
+    /// Decrypts what was received. After an error an alert goes out, if there is room.
     fn process(&mut self) -> io::Result<()> {
         match self.tls.process_new_packets() {
             Ok(_) => Ok(()),
