@@ -19,15 +19,15 @@ use monarch_abi::outputs::state::MAX_PUBLISHING;
 use monarch_abi::outputs::{PUBLISHED, REMOVED_DIR};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Steps of a batch, at most.
 pub const MAX_BATCH: usize = MAX_PUBLISHING;
 
-/// Files of a batch that are asked about at once, at most.
-const MAX_STATS: usize = 16;
-/// From so many steps of a batch on, they are.
+/// Calls about a batch that the PFS gets at once, at most.
+const MAX_CALLS: usize = 16;
+/// From so many on, they are made by several threads.
 const MIN_PARALLEL: usize = 4;
 
 /// A step that was done and is not logged.
@@ -93,6 +93,25 @@ fn unless_missing(result: Result<(), Errno>) -> Result<(), Errno> {
         Err(Errno::NOENT) => Ok(()),
         other => other,
     }
+}
+
+/// Makes a call to the PFS for each item, up to [`MAX_CALLS`] at once.
+fn several_at_a_time<T: Send>(items: &mut [T], call: impl Fn(&mut T) + Sync) {
+    let threads = if items.len() < MIN_PARALLEL { 1 } else { items.len().min(MAX_CALLS) };
+    let left = Mutex::new(items.iter_mut());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(item) = next() {
+            call(item);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there is no thread to be had, the others do its part.
+            let _ = std::thread::Builder::new().name("outputs-batch".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
 }
 
 impl Publisher {
@@ -438,9 +457,12 @@ impl Publisher {
     }
 
     fn make_durable(&mut self) -> Result<(), Failure> {
-        for dir in &self.dirs {
+        let target = self.target.as_ref();
+        let mut synced: Vec<_> = self.dirs.iter().map(|dir| (dir, Ok(()))).collect();
+        several_at_a_time(&mut synced, |(dir, end)| *end = target.sync_dir(dir));
+        for (dir, end) in synced {
             // A directory that was removed meanwhile needs it no more.
-            unless_missing(self.target.sync_dir(dir)).map_err(Failure::new("sync the directory", dir))?;
+            unless_missing(end).map_err(Failure::new("sync the directory", dir))?;
         }
         self.dirs.clear();
         self.stat_published();
@@ -476,16 +498,7 @@ impl Publisher {
                 done.stat = target.stat(&file.target).ok();
             }
         };
-        if self.batch.len() >= MIN_PARALLEL {
-            std::thread::scope(|scope| {
-                for some in self.batch.chunks_mut(MAX_BATCH / MAX_STATS) {
-                    let work = move || some.iter_mut().for_each(stat);
-                    // (Without a thread they are asked about below.)
-                    let _ = std::thread::Builder::new().name("outputs-stat".into()).spawn_scoped(scope, work);
-                }
-            });
-        }
-        self.batch.iter_mut().filter(|done| done.stat.is_none()).for_each(stat);
+        several_at_a_time(&mut self.batch, stat);
     }
 
     fn change_overlay(&mut self, plan: &SharedPlan) -> Result<Batch, Failure> {
