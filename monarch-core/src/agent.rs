@@ -42,5 +42,6 @@ pub mod runtime_dir;
 pub mod server;
 mod socket;
 pub mod start;
+mod stop;
 mod wording;
 mod writable;

@@ -31,7 +31,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the thread looks whether the agent ends.
-const POLL_PERIOD: Duration = Duration::from_secs(1);
+const POLL_PERIOD: Duration = Duration::from_secs(5);
 /// Pause after a connection could not be taken.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Names that are tried for the directory of the socket.

@@ -1,12 +1,13 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
 //! second tries, copies that another process damaged, the state of prefetching.
 
+use super::stop::Stop;
 use crate::config::{MemoryWatch, SiteSettings, SiteStamp};
 use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Pause between two rounds: `keep_free` is to be restored within a second.
@@ -92,16 +93,12 @@ const LOG_CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// Syncs the logs of the tiers now and then, and compacts those that have become too long, until
 /// `stop`. On a thread of its own: a sync takes as long as the disk takes, and for a new log all
 /// copies are looked at.
-pub fn logs(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+pub fn logs(tiering: &Arc<TieringEngine>, stop: Stop) {
     let tiering = tiering.clone();
     let work = move || {
-        let (mut synced, mut checked) = (Instant::now(), Instant::now());
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(PERIOD);
-            if checked.elapsed() >= LOG_CHECK_PERIOD {
-                tiering.placement.reclaim.compact_logs();
-                checked = Instant::now();
-            }
+        let mut synced = Instant::now();
+        while !stop.sleep(LOG_CHECK_PERIOD) {
+            tiering.placement.reclaim.compact_logs();
             if synced.elapsed() >= SYNC_PERIOD {
                 tiering.shared.cx.tiers.iter().for_each(|t| t.log.sync());
                 synced = Instant::now();
@@ -113,14 +110,13 @@ pub fn logs(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 
 /// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as
 /// there is something to move.
-pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+pub fn promote(tiering: &Arc<TieringEngine>, stop: Stop) {
     if tiering.shared.cx.tiers.len() < 2 {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(PERIOD);
+        while !stop.sleep(PERIOD) {
             tiering.schedule.promoter.promote();
         }
     };
@@ -131,14 +127,13 @@ pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 const DECODE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Decodes ahead of readers until `stop`, where copies are packed.
-pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+pub fn decode(tiering: &Arc<TieringEngine>, stop: Stop) {
     if tiering.shared.cx.tiers.iter().all(|t| t.options.for_decoded == 0) {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(DECODE_PERIOD);
+        while !stop.sleep(DECODE_PERIOD) {
             tiering.schedule.decompress_ahead.decode_ahead();
         }
     };
@@ -146,10 +141,10 @@ pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 }
 
 /// Takes the opens of readers, the hints of jobs, and what processes ask for, until `stop`.
-pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+pub fn readers(tiering: &Arc<TieringEngine>, stop: Stop) {
     let tiering = tiering.clone();
     let work = move || {
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.is_set() {
             let pause = tiering.access.tracker.drain_accesses();
             tiering.access.listing_checks.begin_asked();
             tiering.access.tracker.await_readers(pause);
@@ -160,7 +155,7 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 
 /// Follows the switch of the site until `stop`, on a thread of its own: `/etc` may hang. The switch
 /// reaches new programs within [`PERIOD`]; running ones continue.
-pub fn watch_site(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
+pub fn watch_site(ctl: ControlMap<'static>, stop: Stop) {
     let follow = move || {
         let off = SiteSettings::load().off;
         let before = ctl.ctl.site_off.swap(u32::from(off.is_some()), Ordering::Relaxed);
@@ -173,8 +168,7 @@ pub fn watch_site(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
     let mut seen = SiteStamp::now();
     follow();
     let work = move || {
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(PERIOD);
+        while !stop.sleep(PERIOD) {
             let now = SiteStamp::now();
             if now != seen {
                 seen = now;
@@ -190,7 +184,7 @@ const PULSE_PERIOD: Duration = Duration::from_millis(250);
 
 /// Stores signs of life of this process until `stop`, and how quickly the PFS answers. A lock is no
 /// sign of life: its holder may be stopped.
-pub fn pulse(ctl: ControlMap<'static>, tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+pub fn pulse(ctl: ControlMap<'static>, tiering: &Arc<TieringEngine>, stop: Stop) {
     let tiering = Arc::downgrade(tiering);
     let beat = move || {
         let open_us = tiering.upgrade().map_or(0, |tiering| tiering.open_us());
@@ -204,9 +198,8 @@ pub fn pulse(ctl: ControlMap<'static>, tiering: &Arc<TieringEngine>, stop: Arc<A
     };
     beat();
     let work = move || {
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.sleep(PULSE_PERIOD) {
             beat();
-            std::thread::sleep(PULSE_PERIOD);
         }
     };
     if std::thread::Builder::new().name("pulse".to_owned()).stack_size(64 * 1024).spawn(work).is_err() {

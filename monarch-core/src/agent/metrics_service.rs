@@ -4,6 +4,7 @@ use super::client::Client;
 use super::protocol::{Reply, Request};
 use super::report::Reporter;
 use super::runtime_dir;
+use super::stop::Stop;
 use crate::cluster::node::Node;
 use crate::config::Config;
 use crate::metrics::{FindSharer, Listening, Seen, Textfile, labelled, merged, serve, text};
@@ -11,7 +12,6 @@ use crate::snapshot::{MetricsStatus, Status};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
@@ -39,12 +39,12 @@ pub(super) struct MetricsService {
     listening: Arc<Listening>,
     textfile: Option<Arc<Textfile>>,
     interval: Duration,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl MetricsService {
     /// Metrics of what `reporter` reports, until `stop` is set.
-    pub(super) fn new(config: &Config, reporter: Arc<Reporter>, dir: &Path, stop: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(config: &Config, reporter: Arc<Reporter>, dir: &Path, stop: Stop) -> Self {
         let key = runtime_dir::agent_key(config);
         Self {
             reporter,
@@ -160,7 +160,7 @@ impl MetricsService {
 
     fn run(&self) {
         let (mut settled, mut written) = (Instant::now(), None::<Instant>);
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.is_set() {
             if settled.elapsed() >= SETTLE_PERIOD {
                 self.reporter.tiering().shared.cx.latencies.settle();
                 settled = Instant::now();
@@ -171,7 +171,9 @@ impl MetricsService {
                 written = Some(Instant::now());
                 file.write(&self.page());
             }
-            std::thread::sleep(POLL_PERIOD);
+            if self.stop.sleep(POLL_PERIOD) {
+                break;
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //! then ([`look`]).
 
 use super::maintenance;
+use super::stop::Stop;
 use crate::config::{MountPoints, mount_points};
 use crate::tiering::{LiveSegment, TieringEngine};
 use monarch_abi::control::{NO_ROOT, Root, Spelling};
@@ -21,21 +22,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the thread looks whether the agent ends, while nothing is mounted.
+const POLL_PERIOD: Duration = Duration::from_secs(5);
 
 /// Watches until `stop`, on a thread of its own.
-pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    let tiering = tiering.clone();
+pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Stop) {
+    let tiering = Arc::downgrade(tiering);
     let work = move || {
         let (Ok(table), Some(mut known)) = (File::open("/proc/self/mountinfo"), mount_points()) else { return };
         let mut again = false;
-        let period = Timespec { tv_sec: 0, tv_nsec: maintenance::PERIOD.as_nanos() as i64 };
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.is_set() {
+            let period = if again { maintenance::PERIOD } else { POLL_PERIOD };
+            let period = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
             match poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&period)) {
                 Ok(0) if !again => continue,
                 Ok(_) => {}
-                Err(_) => std::thread::sleep(maintenance::PERIOD),
+                Err(_) => _ = stop.sleep(maintenance::PERIOD),
             }
+            let Some(tiering) = tiering.upgrade() else { return };
             let Some(mut now) = mount_points() else {
                 again = true;
                 continue;

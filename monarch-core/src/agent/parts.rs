@@ -2,13 +2,13 @@
 
 use super::outputs::Outputs;
 use super::roots::Roots;
+use super::stop::Stop;
 use crate::cluster::node::Node;
 use crate::held_dir::HeldDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// The parts that an agent is made of.
 pub(super) struct Parts {
@@ -19,5 +19,5 @@ pub(super) struct Parts {
     pub(super) roots: Arc<Roots>,
     pub(super) outputs: Arc<Outputs>,
     pub(super) node: Option<Arc<Node>>,
-    pub(super) stop: Arc<AtomicBool>,
+    pub(super) stop: Stop,
 }

@@ -22,6 +22,7 @@ use super::report::Reporter;
 use super::roots::{Attachment, Roots};
 use super::socket::{LINE_MAX, Line, Lines, bind, send};
 use super::start::{self, StartError};
+use super::stop::Stop;
 use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
 use crate::config::{Config, MemoryWatch, Persist};
@@ -34,13 +35,15 @@ use rustix::fd::OwnedFd;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
+/// How often an agent with jobs looks whether it is to end.
+const BUSY_PERIOD: Duration = Duration::from_secs(5);
 /// How long an agent that got SIGTERM waits for its jobs to go: a system that ends a whole job
 /// sends it to them too, and they ask for their figures before they go. Batch systems kill what is
 /// left, commonly after 30 s.
@@ -61,7 +64,7 @@ pub struct Agent {
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
     outputs: Arc<Outputs>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     /// Whether its process is nothing but an agent.
     own_process: bool,
     jobs: Jobs,
@@ -126,7 +129,7 @@ impl Agent {
         let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
         let metrics = self.metrics.start();
-        if let Err(e) = foreign_changes::start(&self.dir, &self.roots, &self.stop) {
+        if let Err(e) = foreign_changes::start(&self.dir, &self.roots, self.stop.flag()) {
             tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
         }
         // Of a process that is something else we touch no signals.
@@ -134,13 +137,15 @@ impl Agent {
         let mut idle_since = Some(Instant::now());
         let mut told_at: Option<Instant> = None;
         let end = loop {
+            // What jobs do wakes this thread.
+            let pause = if self.jobs.attached() > 0 && told_at.is_none() { BUSY_PERIOD } else { maintenance::PERIOD };
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => drop(tokio::spawn(self.clone().connection(stream))),
                     // Too many open files, perhaps.
                     Err(_) => tokio::time::sleep(LAST_REPLY_TIME).await,
                 },
-                () = tokio::time::sleep(maintenance::PERIOD) => {},
+                () = tokio::time::sleep(pause) => {},
                 () = received(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
                 () = self.ending.changed.notified() => {},
             }
@@ -163,7 +168,7 @@ impl Agent {
                 break End::Quit;
             }
         };
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.set();
         let _ = self.dir.unlink(runtime_dir::SOCKET);
         self.metrics.end(metrics).await;
         if end == End::Quit {
@@ -184,8 +189,7 @@ impl Agent {
     fn start_upkeep(self: Arc<Self>) -> io::Result<()> {
         let work = move || {
             let mut watch = MemoryWatch::default();
-            while !self.stop.load(Ordering::Relaxed) {
-                std::thread::sleep(maintenance::PERIOD);
+            while !self.stop.sleep(maintenance::PERIOD) {
                 maintenance::round(&self.tiering, &mut watch);
                 self.roots.retry();
                 self.roots.warn_of_purges();

@@ -8,6 +8,7 @@ use super::outputs::Outputs;
 use super::parts::Parts;
 use super::roots::Roots;
 use super::runtime_dir;
+use super::stop::Stop;
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier, WorkingSets};
 use crate::engine::{Engines, Limits};
@@ -97,14 +98,14 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     set_parameters(&ctl, config);
     publish_tiers(&dir, &ctl, &tiers)
         .map_err(|source| StartError::Io { what: "cannot enter the tiers into shared memory", source })?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Stop::default();
     if !adopting {
         // Those of an agent before name other entries.
         let _ = dir.remove_tree(monarch_abi::hint::DIR);
     }
     let _ = dir.make_dir(monarch_abi::hint::DIR);
     let hints = dir.dir(monarch_abi::hint::DIR).ok();
-    let tiering = Arc::new(tiering(config, ctl, tiers, hints, stop.clone()));
+    let tiering = Arc::new(tiering(config, ctl, tiers, hints, stop.flag().clone()));
     find_copies(&tiering);
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
@@ -114,7 +115,7 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         node.adopts(adopting);
         let store: Arc<dyn LocalStore> = tiering.clone();
         tiering.shared.peers.join(node.connect(&store));
-        node.serve(&stop).map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
+        node.serve(stop.flag()).map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
     if adopting {
         roots.adopt(config);
