@@ -1,0 +1,139 @@
+//! Calls of the application about paths: from what it passes to a place below an output root, and
+//! from the answer of the overlay to what the call returns.
+//!
+//! Each answers `None` where the call is to be made as it is.
+
+mod directories;
+mod looking;
+mod naming;
+mod opening;
+mod setting;
+
+pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced};
+pub use looking::{access, data_of, file_system, missed, part_of, read_link, real_path, stat, statx};
+pub use naming::{link, make, remove, rename, settle, symlink, unlink, was_removed};
+pub use opening::{is_staged, open, temporary, truncate};
+pub use setting::{set_attributes, set_extended, set_extended_open};
+
+use super::answer::{Answer, Result, of_call};
+use super::place::Place;
+use super::{descriptors, listing, roots};
+use crate::descriptor_names::{may_name_descriptor, may_reopen};
+use core::ffi::{c_char, c_int};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::sys::Fd;
+use monarch_guest::{errno, user};
+
+/// Answers a call about a path, if that lies below an output root.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+unsafe fn at_path<T>(
+    dirfd: c_int,
+    path: *const c_char,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { answer(&ctx, dirfd, path, failed, work) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn answer<T>(
+    ctx: &Ctx,
+    dirfd: c_int,
+    path: *const c_char,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    of_call(|| Place::find(ctx, dirfd, bytes).map(|mut place| work(&mut place)), failed)
+}
+
+/// [`at_path`] for a call that changes something: links outside of the output roots are followed to
+/// them while something is pending there, the last one only with `follow`.
+#[inline]
+unsafe fn at_changed_path<T>(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { answer_change(&ctx, (dirfd, path), follow, failed, work) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn answer_change<T>(
+    ctx: &Ctx,
+    (dirfd, path): (c_int, *const c_char),
+    follow: bool,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    of_call(|| changed_place(ctx, dirfd, bytes, follow).map(|mut place| work(&mut place)), failed)
+}
+
+/// The place that a path names which is about to be changed.
+fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
+    let place = Place::find(ctx, dirfd, path).or_else(|| if follow { by_number(ctx, dirfd, path) } else { None });
+    if place.is_none() && roots::any_pending(ctx) {
+        return Place::behind_links(ctx, dirfd, path, follow);
+    }
+    place
+}
+
+/// The place of a staged file that a path names by the number of a descriptor, if it has a name.
+fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
+    if !may_reopen(path) || !may_name_descriptor(path) {
+        return None;
+    }
+    let saved = errno::errno();
+    // SAFETY: a path of the application, which ends with a NUL.
+    let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
+    let find = |fd: Fd| {
+        let (root, file) = descriptors::staged(ctx, fd.0)?;
+        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        let mut place = Place::at(root, rel.get())?;
+        place.is_by_number = true;
+        Some(place)
+    };
+    let place = fd.and_then(find);
+    errno::set_errno(saved);
+    place
+}
+
+/// Makes a plain call on the published file, if the path was a number: `call` gets its path.
+fn plainly(place: &Place, answer: Answer<c_int>, call: impl FnOnce(*const c_char) -> c_int) -> Result<Answer<c_int>> {
+    if !place.is_by_number || matches!(answer, Answer::Done(_)) {
+        return Ok(answer);
+    }
+    let mut path = place.on_pfs()?;
+    match call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) {
+        done @ 0.. => Ok(Answer::Done(done)),
+        _ => Err(errno::errno()),
+    }
+}
+
+/// The number of a descriptor that is the application's from now on.
+fn given(fd: Fd) -> c_int {
+    let number = fd.0;
+    core::mem::forget(fd);
+    number
+}
+
+fn as_result(answer: Answer<()>) -> Answer<c_int> {
+    match answer {
+        Answer::Plain => Answer::Plain,
+        Answer::Done(()) => Answer::Done(0),
+    }
+}

@@ -1,0 +1,132 @@
+//! Calls about open directories and roots.
+
+use super::at_path;
+use crate::outputs::answer::Answer;
+use crate::outputs::journal::Journal;
+use crate::outputs::place::Place;
+use crate::outputs::{attributes, barrier, descriptors, kernel, listing, lookup, peers, roots, tree};
+use core::ffi::{c_char, c_int};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::errno;
+use monarch_guest::sys::Fd;
+
+/// opendir(3).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::dirs::Shared> {
+    // SAFETY: by contract.
+    unsafe {
+        at_path(dirfd, path, core::ptr::null_mut(), |place| {
+            use lookup::Found;
+            use tree::Entry;
+            match lookup::lookup(place, true)? {
+                Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+                Found::Entry(Entry::File(_)) => return Err(libc::ENOTDIR),
+                _ => {}
+            }
+            peers::settle_names(place);
+            if !listing::may_differ(&place.root) {
+                return Ok(Answer::Plain);
+            }
+            let mut on_pfs = place.on_pfs()?;
+            let fd = listing::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+            let Some(merged) = listing::Merged::new(place, fd.0) else { return Ok(Answer::Plain) };
+            core::mem::forget(fd);
+            Ok(crate::dirs::open_merged(merged).map_or(Answer::Plain, Answer::Done))
+        })
+    }
+}
+
+/// fdopendir(3).
+#[inline]
+#[must_use]
+pub fn open_dir_fd(fd: c_int) -> Option<*mut crate::dirs::Shared> {
+    let ctx = ctx::for_outputs()?;
+    merged_dir(&ctx, fd)
+}
+
+#[cold]
+#[inline(never)]
+fn merged_dir(ctx: &Ctx, fd: c_int) -> Option<*mut crate::dirs::Shared> {
+    let work = || {
+        let mut path = monarch_abi::mem::PathBuffer::front();
+        let st = monarch_guest::sys::fstat_local(fd)?;
+        if st.st_mode & libc::S_IFMT != libc::S_IFDIR || !roots::on_device(ctx, st.st_dev) {
+            return None;
+        }
+        // SAFETY: as many bytes are written as it says.
+        unsafe { path.fill(|out| crate::descriptor_path::path_of_fd(fd, out)) }?;
+        let place = Place::absolute(ctx, path.get())?;
+        peers::settle_names(&place);
+        if !listing::may_differ(&place.root) {
+            return None;
+        }
+        let merged = listing::Merged::new(&place, fd)?;
+        crate::dirs::open_merged(merged)
+    };
+    let saved = errno::errno();
+    let stream = work();
+    errno::set_errno(saved);
+    stream
+}
+
+/// Before attributes of an open file are set: of a directory, what is pending below it is published
+/// first.
+#[inline]
+pub fn settle_open_directory(fd: c_int) {
+    if let Some(ctx) = ctx::for_outputs()
+        && roots::any_pending(&ctx)
+    {
+        settle_directory_of(&ctx, fd);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle_directory_of(ctx: &Ctx, fd: c_int) {
+    let saved = errno::errno();
+    if let Some(place) = Place::find(ctx, fd, b".").filter(|_| fd >= 0) {
+        let _ = attributes::settle_directory(&place);
+    }
+    errno::set_errno(saved);
+}
+
+/// After fsync(2) of a descriptor: what the journal says of the file is on the disk, too.
+#[cold]
+#[inline(never)]
+pub fn synced(fd: c_int) {
+    let saved = errno::errno();
+    if let Some(ctx) = ctx::for_outputs()
+        && let Some((root, _)) = descriptors::staged(&ctx, fd)
+    {
+        if let Ok(journal) = Journal::lock(&root) {
+            let _ = journal.sync();
+        }
+        let flags = root.state().flags.load(core::sync::atomic::Ordering::Relaxed);
+        if flags & monarch_abi::outputs::state::flag::FSYNC_PUBLISHES != 0 {
+            barrier::wait_for_all(&root);
+        }
+    }
+    errno::set_errno(saved);
+}
+
+/// The directory of the output root of a staged file that is open.
+#[must_use]
+pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
+    let ctx = ctx::for_outputs()?;
+    let saved = errno::errno();
+    let open = || {
+        let (root, _) = descriptors::staged(&ctx, fd)?;
+        kernel::open(root.on_pfs(b"")?.c_str()?, flags | libc::O_DIRECTORY | libc::O_CLOEXEC, 0).ok()
+    };
+    let dir = open();
+    errno::set_errno(saved);
+    dir
+}
+
+/// In a child of `fork`.
+pub fn forked() {
+    roots::forked();
+}

@@ -1,0 +1,237 @@
+//! Calls that look at names, and change nothing.
+
+use super::at_path;
+use crate::outputs::answer::{Answer, Result};
+use crate::outputs::place::Place;
+use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
+use core::ffi::{c_char, c_int};
+use monarch_guest::absolute::Absolute;
+use monarch_guest::{ctx, errno, user};
+
+/// Where a name that was not found leads by links outside of the output roots, if something is
+/// pending below one: the absolute path, on which the call is to be made again.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
+        return None;
+    }
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    if Place::find(&ctx, dirfd, bytes).is_some() {
+        return None;
+    }
+    let found = Place::behind_links(&ctx, dirfd, bytes, follow).and_then(|place| place.on_pfs().ok());
+    errno::set_errno(libc::ENOENT);
+    found
+}
+
+/// stat(2) and lstat(2).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn stat(dirfd: c_int, path: *const c_char, buf: *mut libc::stat64, follow: bool) -> Option<c_int> {
+    // SAFETY: by contract; the buffer is tested before it is written.
+    unsafe {
+        at_path(dirfd, path, -1, |place| {
+            peers::settle(place, follow);
+            Ok(match overlay_stat::stat(place, follow)? {
+                Answer::Done(_) if !user::writable(buf) => return Err(libc::EFAULT),
+                Answer::Done(st) => {
+                    buf.write(st);
+                    Answer::Done(0)
+                }
+                Answer::Plain => Answer::Plain,
+            })
+        })
+    }
+}
+
+/// statx(2); `call` asks the kernel about an absolute path.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn statx(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    buf: *mut libc::statx,
+    call: impl FnOnce(*const c_char) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: by contract; a successful call has written the buffer.
+    unsafe {
+        at_path(dirfd, path, -1, |place| {
+            peers::settle(place, follow);
+            let (file, changed, mut path) = match overlay_stat::subject(place, follow)? {
+                Answer::Plain => return Ok(Answer::Plain),
+                Answer::Done(overlay_stat::Subject::Staged(file, path)) => (Some(file), None, path),
+                Answer::Done(overlay_stat::Subject::At(path)) => (None, None, path),
+                Answer::Done(overlay_stat::Subject::Changed(path, time)) => (None, Some(time), path),
+            };
+            if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
+                return Err(errno::errno());
+            }
+            match (file, changed) {
+                (Some(file), _) => overlay_stat::translate_x(&file, &mut *buf),
+                (None, Some(time)) => dir_times::raise_x(&mut *buf, time),
+                (None, None) if u32::from((*buf).stx_mode) & libc::S_IFMT == libc::S_IFLNK => (*buf).stx_size -= 1,
+                (None, None) => {}
+            }
+            Ok(Answer::Done(0))
+        })
+    }
+}
+
+/// access(2) and the like.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_path(dirfd, path, -1, |place| {
+            let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+            peers::settle(place, follow);
+            Ok(match overlay_stat::subject(place, follow)? {
+                // Times are no question of this call.
+                Answer::Plain | Answer::Done(overlay_stat::Subject::Changed(..)) => Answer::Plain,
+                Answer::Done(overlay_stat::Subject::Staged(_, mut path) | overlay_stat::Subject::At(mut path)) => {
+                    kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
+                    Answer::Done(0)
+                }
+            })
+        })
+    }
+}
+
+/// readlink(2).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: by contract; the buffer is tested before it is written.
+    unsafe {
+        at_path(dirfd, path, -1, |place| {
+            peers::settle(place, false);
+            Ok(match overlay_stat::read_link(place)? {
+                Answer::Plain => Answer::Plain,
+                Answer::Done(_) if room == 0 => return Err(libc::EINVAL),
+                Answer::Done(target) => {
+                    let len = target.get().len().min(room);
+                    if !user::writable_bytes(buf.cast(), len) {
+                        return Err(libc::EFAULT);
+                    }
+                    core::ptr::copy_nonoverlapping(target.get().as_ptr(), buf.cast(), len);
+                    Answer::Done(len as isize)
+                }
+            })
+        })
+    }
+}
+
+/// realpath(3).
+///
+/// # Safety
+/// The contract of realpath(3).
+#[inline(never)]
+pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
+    // SAFETY: by contract.
+    unsafe {
+        at_path(libc::AT_FDCWD, path, core::ptr::null_mut(), |place| {
+            use lookup::Found;
+            use tree::Entry;
+            peers::settle(place, true);
+            match lookup::lookup(place, true)? {
+                Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
+                Found::Entry(Entry::File(_)) => {}
+                Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+                _ => return Ok(Answer::Plain),
+            }
+            if !place.parent().is_empty() {
+                place.follow_parent()?;
+            }
+            let path = place.on_pfs()?;
+            let len = path.get().len();
+            let to = if out.is_null() { libc::malloc(monarch_abi::PATH_MAX).cast::<c_char>() } else { out };
+            if to.is_null() {
+                return Err(libc::ENOMEM);
+            }
+            core::ptr::copy_nonoverlapping(path.get().as_ptr(), to.cast::<u8>(), len);
+            to.add(len).write(0);
+            Ok(Answer::Done(to))
+        })
+    }
+}
+
+/// The part file of a pending file, if it lies beside it: it has what a new file gets from its
+/// directory.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, follow);
+    errno::set_errno(saved);
+    let Ok(lookup::Found::Entry(tree::Entry::File(file))) = found else { return None };
+    attributes::part(&place, &file).ok()
+}
+
+/// The output root of a pending file, for calls that ask about its file system.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    let found = lookup::lookup(&mut place, true);
+    errno::set_errno(saved);
+    match found {
+        Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
+        found => if_removed(&found),
+    }
+}
+
+/// An empty path, by which nothing is found, for a name that the job has removed.
+fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
+    use lookup::Found::Entry;
+    let is_removed = matches!(found, Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT));
+    if is_removed { Absolute::join(b"", b"") } else { None }
+}
+
+/// The path on which a question about a pending name is made: that of the staged file, or where a
+/// link leads that is not published.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let saved = errno::errno();
+    peers::settle(&place, follow);
+    let found = lookup::lookup(&mut place, follow);
+    errno::set_errno(saved);
+    match found {
+        Ok(lookup::Found::Entry(tree::Entry::File(file))) => place.root.data(&file.name()),
+        // A link of the overlay has as few attributes as the link to be.
+        Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
+        Ok(lookup::Found::Elsewhere(path)) => Some(path),
+        found => if_removed(&found),
+    }
+}

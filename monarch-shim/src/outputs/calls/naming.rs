@@ -1,0 +1,199 @@
+//! Calls that make, remove, link and rename names.
+
+use super::{as_result, at_changed_path, changed_place};
+use crate::outputs::answer::{Answer, of_call};
+use crate::outputs::place::{Place, ends_in_dots};
+use crate::outputs::rename::{self as renames, After, Side};
+use crate::outputs::{kernel, names, peers};
+use core::ffi::{CStr, c_char, c_int};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::{errno, user};
+
+/// unlinkat(2).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        if flags & libc::AT_REMOVEDIR != 0 && user::path(path).is_some_and(ends_in_dots) {
+            return None;
+        }
+        at_changed_path(dirfd, path, false, -1, |place| {
+            if flags & libc::AT_REMOVEDIR != 0 {
+                peers::settle_tree(place);
+                return names::rmdir(place).map(as_result);
+            }
+            peers::settle(place, false);
+            names::unlink(place).map(as_result)
+        })
+    }
+}
+
+/// remove(3).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        if user::path(path).is_some_and(ends_in_dots) {
+            return None;
+        }
+        at_changed_path(libc::AT_FDCWD, path, false, -1, |place| {
+            peers::settle(place, false);
+            let mut on_pfs = place.on_pfs()?;
+            let st = on_pfs.c_str().and_then(|p| kernel::lstat(p).ok());
+            let is_dir = st.is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR);
+            let done = if is_dir { names::rmdir(place) } else { names::unlink(place) };
+            done.map(as_result)
+        })
+    }
+}
+
+/// Before mkdir(2), mknod(2) and the like.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(dirfd, path, false, -1, |place| {
+            peers::settle(place, false);
+            names::make(place).map(as_result)
+        })
+    }
+}
+
+/// Whether what the PFS has at a name that cannot be made is a file that the job has removed: then
+/// the removal is published.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+pub unsafe fn was_removed(dirfd: c_int, path: *const c_char) -> bool {
+    let removed = |place: &mut Place| Ok(Answer::Done(names::was_removed(place).unwrap_or(false)));
+    // SAFETY: by contract.
+    unsafe { at_changed_path(dirfd, path, false, false, removed) == Some(true) }
+}
+
+/// symlinkat(2).
+///
+/// # Safety
+/// As for [`user::path`], for both.
+#[inline(never)]
+pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(dirfd, path, false, -1, |place| {
+            let Some(text) = user::path(target) else { return Ok(Answer::Plain) };
+            peers::settle(place, false);
+            names::symlink(place, CStr::from_ptr(text.as_ptr().cast())).map(as_result)
+        })
+    }
+}
+
+/// Before link(2): the file that gets another name is published first.
+///
+/// # Safety
+/// As for [`user::path`], for both.
+#[inline(never)]
+pub unsafe fn link(
+    from_fd: c_int,
+    from: *const c_char,
+    to_fd: c_int,
+    to: *const c_char,
+    follow: bool,
+) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        let work = |place: &mut Place| {
+            peers::settle(place, follow);
+            names::publish_for_link(place, follow).map(as_result)
+        };
+        at_changed_path(from_fd, from, follow, -1, work).or_else(|| make(to_fd, to))
+    }
+}
+
+/// Before a call that only the PFS can answer.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(dirfd, path, follow, -1, |place| {
+            peers::settle(place, follow);
+            names::settle(place, follow).map(as_result)
+        })
+    }
+}
+
+/// renameat2(2); `call` is the plain call.
+///
+/// # Safety
+/// As for [`user::path`], for both.
+#[inline(never)]
+pub unsafe fn rename(
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
+    flags: u32,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    match ctx::for_outputs() {
+        // SAFETY: by contract.
+        Some(ctx) => unsafe { rename_below(&ctx, (from_fd, from), (to_fd, to), flags, call) },
+        None => call(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn rename_below(
+    ctx: &Ctx,
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
+    flags: u32,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: by contract of the caller.
+    let place =
+        |fd: c_int, path: *const c_char| unsafe { user::path(path) }.and_then(|p| changed_place(ctx, fd, p, false));
+    let mut after = After::Nothing;
+    let done = of_call(
+        || {
+            let (a, b) = (place(from_fd, from), place(to_fd, to));
+            if a.is_none() && b.is_none() {
+                return None;
+            }
+            a.iter().chain(&b).for_each(peers::settle_tree);
+            let side = |place: Option<Place>, fd, path| {
+                // SAFETY: by contract of the caller.
+                let bytes = || unsafe { user::path(path) };
+                match place {
+                    Some(place) => Side::Place(place),
+                    None => Side::Outside(bytes().and_then(|path| kernel::device_of_parent(fd, path))),
+                }
+            };
+            let (a, b) = (side(a, from_fd, from), side(b, to_fd, to));
+            Some(renames::rename(a, b, flags).map(|(answer, then)| {
+                after = then;
+                as_result(answer)
+            }))
+        },
+        -1,
+    );
+    let Some(done) = done else {
+        let result = call();
+        let saved = errno::errno();
+        let _ = renames::renamed(after, result == 0);
+        errno::set_errno(saved);
+        return result;
+    };
+    done
+}

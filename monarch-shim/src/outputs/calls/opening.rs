@@ -1,0 +1,141 @@
+//! Calls that open, make or cut files.
+
+use super::{at_changed_path, changed_place, given, plainly};
+use crate::outputs::answer::{Answer, of_call};
+use crate::outputs::create::Create;
+use crate::outputs::place::Place;
+use crate::outputs::{attributes, descriptors, kernel, open as opens, peers};
+use core::ffi::{c_char, c_int};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::{errno, user};
+
+/// open(2) and the like.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { open_below(&ctx, dirfd, path, flags, mode) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
+    let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
+    let found = |bytes| {
+        if changes { changed_place(ctx, dirfd, bytes, follow) } else { Place::find(ctx, dirfd, bytes) }
+    };
+    // SAFETY: by contract.
+    unsafe {
+        let bytes = user::path(path)?;
+        let work = |place: &mut Place| {
+            let how = Create { flags, mode };
+            // A version of its own comes after those of others.
+            let is_anew = flags & (libc::O_CREAT | libc::O_TRUNC) == libc::O_CREAT | libc::O_TRUNC;
+            if !is_anew || excludes {
+                peers::settle(place, follow);
+            }
+            let opened = opens::open(place, how)?;
+            Ok(match opened {
+                Answer::Plain if place.is_by_number => {
+                    let mut path = place.on_pfs()?;
+                    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+                    Answer::Done(given(kernel::open(path, how.flags, how.mode)?))
+                }
+                Answer::Plain => Answer::Plain,
+                Answer::Done(fd) => {
+                    changed(place, dirfd, path, flags);
+                    Answer::Done(given(fd))
+                }
+            })
+        };
+        of_call(|| found(bytes).map(|mut place| work(&mut place)), -1)
+    }
+}
+
+/// What is staged below a data root is a change there.
+unsafe fn changed(place: &Place, dirfd: c_int, path: *const c_char, flags: c_int) {
+    if flags & libc::O_ACCMODE == libc::O_RDONLY || place.root.ctx.map.roots().is_empty() {
+        return;
+    }
+    // SAFETY: by contract of the caller.
+    if let Some(bytes) = unsafe { user::path(path) } {
+        crate::changes::name_changes(&place.root.ctx, dirfd, bytes, false);
+    }
+}
+
+/// How often another name is tried for a temporary file.
+const MAX_TEMPORARY_TRIES: usize = 100;
+
+/// mkstemp(3) and its kin: the name is chosen here, as the C library's own open cannot be seen.
+///
+/// # Safety
+/// The contract of mkostemps(3).
+#[inline(never)]
+pub unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
+    ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { make_temporary(template, suffix, flags) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ab";
+    // SAFETY: by contract.
+    let len = unsafe { user::path(template)? }.len();
+    let at = len.checked_sub(usize::try_from(suffix).ok()?)?.checked_sub(6)?;
+    // SAFETY: inside of the template, which the application lets be written.
+    let letters = unsafe { core::slice::from_raw_parts_mut(template.add(at).cast::<u8>(), 6) };
+    if letters != b"XXXXXX" {
+        return None;
+    }
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    for _ in 0..MAX_TEMPORARY_TRIES {
+        let mut random = monarch_guest::sys::random();
+        for letter in &mut *letters {
+            *letter = LETTERS.get(random as usize % LETTERS.len()).copied().unwrap_or(b'x');
+            random >>= 5;
+        }
+        // SAFETY: by contract.
+        match unsafe { open(libc::AT_FDCWD, template, flags, 0o600) } {
+            Some(-1) if errno::errno() == libc::EEXIST => {}
+            Some(fd) => return Some(fd),
+            None => break,
+        }
+    }
+    letters.copy_from_slice(b"XXXXXX");
+    None
+}
+
+/// truncate(2).
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+            peers::settle(place, true);
+            let answer = attributes::truncate(place, len)?;
+            plainly(place, answer, |p| libc::truncate(p, len))
+        })
+    }
+}
+
+/// Whether an open file is a staged one.
+#[inline]
+#[must_use]
+pub fn is_staged(fd: c_int) -> bool {
+    ctx::for_outputs().is_some_and(|ctx| {
+        let saved = errno::errno();
+        let is = monarch_guest::sys::fstat_local(fd).is_some_and(|st| descriptors::is_marked_mode(&ctx, &st));
+        errno::set_errno(saved);
+        is
+    })
+}

@@ -1,0 +1,75 @@
+//! Calls that set modes, owners, times and extended attributes.
+
+use super::{at_changed_path, plainly};
+use crate::outputs::place::Place;
+use crate::outputs::{attributes, descriptors, listing, peers};
+use core::ffi::{c_char, c_int};
+use monarch_guest::{ctx, errno};
+
+/// Attributes that are set by path; `call` gets the path of the staged file, `on_pfs` that of the
+/// published one, where the path was the number of a descriptor.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn set_attributes(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl FnOnce(*const c_char) -> c_int,
+    on_pfs: impl FnOnce(*const c_char) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(dirfd, path, follow, -1, |place| {
+            peers::settle(place, follow);
+            peers::settle_tree(place);
+            let answer = attributes::set(place, follow, |p| call(p.as_ptr()))?;
+            plainly(place, answer, on_pfs)
+        })
+    }
+}
+
+/// Extended attributes that are set or removed by path; `call` gets the path of the staged file.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*const c_char) -> c_int) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
+            peers::settle(place, follow);
+            let answer = attributes::set_extended(place, follow, |p| call(p.as_ptr()))?;
+            plainly(place, answer, &call)
+        })
+    }
+}
+
+/// Sets an extended attribute of an open staged file by `call`, which gets the path of the part
+/// file: what the PFS does not take is not set. Then `set` sets it on the descriptor.
+#[cold]
+#[inline(never)]
+pub fn set_extended_open(fd: c_int, call: impl Fn(*const c_char) -> c_int, set: impl FnOnce() -> c_int) -> c_int {
+    let saved = errno::errno();
+    let on_part = || {
+        let (root, file) = descriptors::staged(&ctx::for_outputs()?, fd)?;
+        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        Some(attributes::set_on_part(&Place::at(root, rel.get())?, &file, |p| call(p.as_ptr())))
+    };
+    let is_set = match on_part() {
+        Some(Err(e)) => {
+            errno::set_errno(e);
+            return -1;
+        }
+        done => matches!(done, Some(Ok(true))),
+    };
+    errno::set_errno(saved);
+    let result = set();
+    // It was published meanwhile, with what was just set.
+    if result < 0 && is_set && matches!(errno::errno(), libc::EEXIST | libc::ENODATA) {
+        errno::set_errno(saved);
+        return 0;
+    }
+    result
+}
