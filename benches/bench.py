@@ -146,17 +146,18 @@ def hit():
 
 
 def count_instructions(args, env=None):
-    """Instructions in user space of one operation, by callgrind: the difference between two rounds
-    and one."""
+    """Instructions, data reads and data writes in user space of one operation, by callgrind: the
+    difference between two rounds and one."""
     out = tempfile.mktemp(prefix="monarch-bench-")
     def total(rounds):
         preload = ["env", *(f"{k}={v}" for k, v in (env or {}).items())]
-        cmd = ["valgrind", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={out}", *preload, MICRO, *args[:2], str(rounds), *args[2:]]
+        options = ["--trace-children=yes", "--cache-sim=yes", f"--callgrind-out-file={out}"]
+        cmd = ["valgrind", "--tool=callgrind", *options, *preload, MICRO, *args[:2], str(rounds), *args[2:]]
         subprocess.run(cmd, capture_output=True, check=True)
         text = open(out).read()
         os.unlink(out)
-        return int(text.rsplit("totals:", 1)[1].split()[0])
-    return (total(2) - total(1)) / 100_000
+        return [int(word) for word in text.rsplit("totals:", 1)[1].split()[:3]]
+    return [(two - one) / 100_000 for two, one in zip(total(2), total(1))]
 
 
 def instructions():
@@ -166,10 +167,15 @@ def instructions():
         one = write_list(f"{tmp}/one", paths[:1])
         open(f"{tmp}/outside", "w").write("x")
         far = write_list(f"{tmp}/olist", [f"{tmp}/outside"])
+        row = []
         for name, args in (("hit: open+pread+close of 1 byte", ["open", one, "1"]), ("stat of an indexed path", ["stat", one]),
                            ("open+close outside", ["openonly", far]), ("stat outside", ["stat", far])):
-            a, b = count_instructions(args), count_instructions(args, w.env)
-            say(f"instructions added, {name}", b - a, None, "", f"bare {a:.0f}")
+            bare, ours = count_instructions(args), count_instructions(args, w.env)
+            added = [b - a for a, b in zip(bare, ours)]
+            say(f"instructions added, {name}", added[0], None, "", f"bare {bare[0]:.0f}; data reads {added[1]:.0f}, writes {added[2]:.0f}")
+            row.append(f"{added[0]:.0f}")
+        commit = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%cs | `%h`"], capture_output=True, text=True).stdout.strip()
+        print(f"a row for docs/PERFORMANCE.md: | {commit} | {' | '.join(row)} |")
     with_world(10, 1, go)
 
 
