@@ -85,7 +85,9 @@ def backup():
             print(f"step {epoch}", file=sys.stderr, flush=True)
     print("begins", file=sys.stderr, flush=True)
     model.fit(x, y, epochs=int(sys.argv[1]), verbose=0, shuffle=False, callbacks=[tf.keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False), Tell()])
-    print(f"loss {model.evaluate(x, y, verbose=0):.8f}", sorted(os.listdir("backup")))
+    # (What a killed process wrote in place is kept beside the version before.)
+    kept = sorted(name for name in os.listdir("backup") if ".partial-" not in name)
+    print(f"loss {model.evaluate(x, y, verbose=0):.8f}", kept)
     print("## end", flush=True)
 
 
