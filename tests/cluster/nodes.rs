@@ -3,6 +3,8 @@
 
 #[path = "nodes/again.rs"]
 mod again;
+#[path = "nodes/attacker.rs"]
+mod attacker;
 #[path = "nodes/changes.rs"]
 mod changes;
 #[path = "nodes/damage.rs"]

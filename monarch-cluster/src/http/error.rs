@@ -81,7 +81,7 @@ pub enum WireError {
     },
     /// What came is not what it sent.
     #[error(
-        "what came from the agent at {addr} was changed on its way, or sent before: the connection was closed; if this goes on, somebody on the network rewrites packets between the nodes"
+        "what came from the agent at {addr} was changed on its way, or sent before: the connection was closed; if this goes on, an attacker on the network rewrites packets between the nodes"
     )]
     Forged {
         /// Where the peer is.

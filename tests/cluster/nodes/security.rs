@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::fs;
 
 /// The port to ask, and the secret of a member of the job.
-struct Door {
-    port: u16,
+pub struct Door {
+    pub port: u16,
     key: String,
 }
 
-fn door(c: &Cluster) -> Door {
+pub fn door(c: &Cluster) -> Door {
     let secret = Secret::load(Some(&c.site.secret("secret")), &|_| None).unwrap();
     let members: Vec<String> = c.all().map(|n| n.address()).collect();
     let key = secret.derive("wire").iter().map(|b| format!("{b:02x}")).collect();

@@ -60,6 +60,41 @@ fn directories_have_the_time_of_the_last_change_of_the_job() {
 }
 
 #[test]
+fn an_output_root_that_is_a_link_stays_one_while_files_are_pending() {
+    let w = Outputs::new();
+    let link = w.root().ancestors().nth(2).expect("a root below a directory").join("link");
+    std::os::unix::fs::symlink(w.root(), &link).expect("own directory");
+    let script = r###"
+import os, sys
+link = sys.argv[1]
+def look():
+    st, to = os.lstat(link), os.stat(link)
+    print(os.path.islink(link), os.readlink(link), st.st_ino, oct(st.st_mode), to.st_ino, oct(to.st_mode), sorted(os.listdir(link)))
+look()
+for name in ("a", "b"):
+    with open(f"{link}/{name}", "w") as f:
+        f.write(name)
+    look()
+print("## end", flush=True)
+"###;
+    let job = w.here(Job::new("python3").arg("-c").arg(script).arg(&link));
+    let direct = w.direct(&job);
+    assert!(direct.ended.text().contains("## end"), "{}", direct.ended.errors());
+    for words in [[w.root()], [link]] {
+        w.pfs().reset().expect("slowfs");
+        w.slow_down(Drain::Held);
+        let output = words.iter().flat_map(|word| ["--output".as_ref(), word.as_os_str()]);
+        let set = ["--set", "outputs.0.volatile=true"].map(std::ffi::OsStr::new);
+        let mut running = w.world().start(&output.chain(set).fold(job.clone(), Job::option));
+        running.until_written("## end");
+        w.pfs().clear().expect("slowfs");
+        assert_same(&direct.ended, &running.end());
+        assert_eq!(w.parts(), 2);
+        w.clear();
+    }
+}
+
+#[test]
 fn questions_by_number_and_odd_removals_are_answered_as_directly() {
     same(Outputs::new, "numbers.py", &[], &DRAINED, 4);
     same(Outputs::disk, "numbers.py", &[], &[Drain::Slow], 4);
