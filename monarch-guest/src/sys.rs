@@ -248,7 +248,12 @@ pub fn pause() {
 
 /// nanosleep(2); a signal ends it early.
 pub fn sleep_ms(ms: i64) {
-    let t = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    sleep_us(ms.saturating_mul(1000));
+}
+
+/// [`sleep_ms`] for microseconds.
+pub fn sleep_us(us: i64) {
+    let t = libc::timespec { tv_sec: us / 1_000_000, tv_nsec: us % 1_000_000 * 1000 };
     // SAFETY: reads the time.
     unsafe { call(libc::SYS_nanosleep, [core::ptr::from_ref(&t) as usize, 0, 0, 0, 0, 0]) };
 }

@@ -25,7 +25,7 @@ symbols! {
     fopen fopen64 freopen freopen64
     read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
     mmap mmap64 posix_fadvise posix_fadvise64 readahead fdopen sendfile sendfile64
-    close fclose close_range closefrom _exit _Exit fdopendir
+    close fclose close_range closefrom _exit _Exit quick_exit msync fdopendir
     execve execv execvp execvpe execveat posix_spawn posix_spawnp
     realpath __realpath_chk canonicalize_file_name
     dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl

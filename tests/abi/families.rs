@@ -175,7 +175,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("execle", VARIADIC),
     ("execlp", VARIADIC),
     ("exit", ENDS),
-    ("quick_exit", ENDS),
     ("_IO_fclose", RESERVED),
     ("fcloseall", ENDS),
     ("lseek", REAL),

@@ -3,7 +3,7 @@
 use super::hook;
 use crate::outputs;
 use crate::outputs::descriptors::{self, closing};
-use core::ffi::{c_int, c_long, c_uint};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::FILE;
 
 /// A descriptor that may be replaced by another one is closed by that.
@@ -22,10 +22,7 @@ pub(super) fn duplicated_to(old: c_int, new: c_int, call: impl FnOnce() -> c_int
 /// fsync and fdatasync, by their result.
 #[inline]
 pub(super) fn synced(fd: c_int, result: c_int) -> c_int {
-    if result == 0 && descriptors::may_be_staged(fd) {
-        outputs::synced(fd);
-    }
-    result
+    if result == 0 { outputs::synced(fd) } else { result }
 }
 
 /// Closes a range of descriptors, by `call`.
@@ -44,6 +41,9 @@ fn close_range_any(first: c_uint, last: c_uint, flags: c_int, call: impl FnOnce(
 #[inline(never)]
 pub(super) unsafe fn by_number(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
     let (fd, to) = (a[0] as c_int, a[1] as c_int);
+    if matches!(n, libc::SYS_fsync | libc::SYS_fdatasync) {
+        return Some(synced(fd, raw(a)));
+    }
     if !descriptors::any() {
         return None;
     }
@@ -54,8 +54,7 @@ pub(super) unsafe fn by_number(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6
             descriptors::duplicated(fd, made);
             made
         }
-        libc::SYS_dup3 => duplicated_to(fd, to, || raw(a)),
-        _ => synced(fd, raw(a)),
+        _ => duplicated_to(fd, to, || raw(a)),
     })
 }
 
@@ -78,6 +77,11 @@ hook! { next;
         close_range_any(first.max(0) as c_uint, c_uint::MAX, 0, || 0);
         next(first);
     }
+    fn msync(start: *mut c_void, len: usize, flags: c_int) -> c_int {
+        let result = next(start, len, flags);
+        if result == 0 && flags & libc::MS_SYNC != 0 { outputs::synced_memory() } else { result }
+    }
+    fn quick_exit(status: c_int) { descriptors::ending(); next(status) }
     fn _exit(status: c_int) { descriptors::ending(); next(status) }
     fn _Exit(status: c_int) { descriptors::ending(); next(status) }
 }

@@ -43,6 +43,15 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_close | libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fsync | libc::SYS_fdatasync => {
                 super::close::by_number(n, a, &raw)?
             }
+            libc::SYS_exit_group => {
+                crate::outputs::descriptors::ending();
+                return None;
+            }
+            libc::SYS_msync => {
+                let result = raw(a);
+                let syncs = result == 0 && a[2] as c_int & libc::MS_SYNC != 0;
+                if syncs { crate::outputs::synced_memory() } else { result }
+            }
             libc::SYS_fcntl | libc::SYS_flock | libc::SYS_ioctl | libc::SYS_syncfs | libc::SYS_fstatfs => {
                 of_descriptor(n, a, &raw)?
             }

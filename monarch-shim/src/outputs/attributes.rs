@@ -41,7 +41,7 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
             }
         }
         Err(libc::EOPNOTSUPP) => {
-            barrier::wait_for_all(&place.root);
+            barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         done => done,
@@ -90,7 +90,7 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
         // (The next open finds the published file to be another one than was copied.)
         Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
         Found::Entry(Entry::Symlink(_)) => {
-            barrier::wait_for_all(&place.root);
+            barrier::wait_for_all(&place.root)?;
             return Ok(Answer::Plain);
         }
         Found::Entry(_) => return Ok(Answer::Plain),
@@ -120,7 +120,7 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
 /// change the time of the directory, and needs the right to write there.
 pub fn settle_directory(place: &Place) -> Result<()> {
     if place.root.map.may_be_overtaken() && listing::has_pending(&place.root, place.rel())? {
-        barrier::wait_for_all(&place.root);
+        barrier::wait_for_all(&place.root)?;
     }
     if dir_times::is_known(&place.root, place.rel()) {
         let _journal = Journal::lock(&place.root)?;

@@ -1,11 +1,13 @@
 //! Waiting until what is pending is published.
 
 use super::journal::{About, Journal};
+use super::kernel::Errno;
 use super::order::{sleep, sleep_up_to};
 use super::roots::Root;
-use core::sync::atomic::Ordering;
-use monarch_abi::demand;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::demand::{self, Life};
 use monarch_abi::outputs::record::Op;
+use monarch_guest::ctx;
 use monarch_guest::sys::coarse_ms;
 
 /// How long a process waits for an agent that has died: `monarch run` starts another one within a
@@ -15,11 +17,22 @@ const DEAD_AGENT_TIMEOUT_MS: u64 = 60_000;
 /// that answers takes to rename it.
 const PUBLISHED_TIMEOUT_MS: u64 = 300;
 
+/// The agent without whose successor this process has waited for [`DEAD_AGENT_TIMEOUT_MS`]: its
+/// number, or 0.
+static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
+
 /// Waits until all entries so far are published, and files that were closed without a record.
-/// Returns whether they are: not if there is no agent for a long time. The caller does not hold the
-/// lock of the journal.
-pub fn wait_for_all(root: &Root) -> bool {
-    wait_up_to(root, begin(root))
+/// Returns whether they are: not if there is no agent for a long time. Where the PFS refuses what
+/// is pending, the call gets its error. The caller does not hold the lock of the journal.
+pub fn wait_for_all(root: &Root) -> Result<bool, Errno> {
+    let (seq, state) = (begin(root), root.state());
+    let is_published = || state.published.load(Ordering::Acquire) >= seq;
+    let held = || state.held_errno.load(Ordering::Acquire);
+    let is_met = wait_until(root, |_| is_published() || held() != 0);
+    match held() {
+        errno if errno != 0 && !is_published() => Err(errno as Errno),
+        _ => Ok(is_met),
+    }
 }
 
 /// The number up to which entries have to be published before a call that must not overtake them.
@@ -32,11 +45,6 @@ pub fn begin(root: &Root) -> u64 {
         let _ = journal.append(Op::Barrier, About::default(), b"", b"");
     }
     state.last_entry.load(Ordering::Acquire)
-}
-
-/// [`wait_for_all`] for the entries up to a number.
-pub fn wait_up_to(root: &Root, seq: u64) -> bool {
-    wait_until(root, |root| root.state().published.load(Ordering::Acquire) >= seq)
 }
 
 /// Waits until the agent does not publish a file any more, or does not get on with it.
@@ -53,20 +61,38 @@ pub fn wait_until_published(root: &Root, id: u64) {
     }
 }
 
-/// Waits until a condition holds that changes with publications.
+/// Waits until a condition holds that changes with publications. Returns whether it does: not if
+/// there is no agent for a long time. A process waits so long once for an agent.
 pub fn wait_until(root: &Root, is_met: impl Fn(&Root) -> bool) -> bool {
-    let state = root.state();
+    let (state, ctl) = (root.state(), root.ctx.map.ctl);
     let mut dead_since = None;
     loop {
         let seen = state.done.load(Ordering::Acquire);
         if is_met(root) {
             return true;
         }
+        let agent = ctl.incarnation.load(Ordering::Acquire);
+        let is_there = is_agent_there(root, agent);
+        if !is_there && GIVEN_UP.load(Ordering::Relaxed) == agent {
+            return false;
+        }
         sleep(root, seen);
-        if demand::agent_up(root.ctx.map.ctl) {
+        if is_there {
             dead_since = None;
         } else if coarse_ms().saturating_sub(*dead_since.get_or_insert_with(coarse_ms)) > DEAD_AGENT_TIMEOUT_MS {
+            GIVEN_UP.store(agent, Ordering::Relaxed);
             return false;
         }
     }
+}
+
+/// Whether an agent lives, as far as is known. One that is silent is looked at: it may have been
+/// killed, with all that would start another one.
+fn is_agent_there(root: &Root, agent: u32) -> bool {
+    let ctl = root.ctx.map.ctl;
+    if demand::agent_up(ctl) && demand::is_silent(ctl, coarse_ms().saturating_mul(1_000)) && ctx::agent() == Life::Dead
+    {
+        ctl.dead.store(agent, Ordering::Relaxed);
+    }
+    demand::agent_up(ctl)
 }

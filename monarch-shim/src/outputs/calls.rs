@@ -9,10 +9,10 @@ mod naming;
 mod opening;
 mod setting;
 
-pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced};
+pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced, synced_memory};
 pub use looking::{access, data_of, file_system, missed, part_of, read_link, real_path, stat, statx};
 pub use naming::{link, make, remove, rename, settle, symlink, unlink, was_removed};
-pub use opening::{is_staged, open, temporary, truncate};
+pub use opening::{is_staged, open, settle_for_child, temporary, truncate};
 pub use setting::{set_attributes, set_extended, set_extended_open};
 
 use super::answer::{Answer, Result, of_call};

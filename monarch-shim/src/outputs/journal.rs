@@ -6,7 +6,7 @@ use super::kernel::{self, Errno, SignalsBlocked};
 use super::order;
 use super::roots::Root;
 use core::cell::Cell;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI32, Ordering};
 use monarch_abi::outputs::record::{self, Header, Op};
 use monarch_abi::outputs::state::{closed, flag};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
@@ -18,7 +18,8 @@ pub struct Journal<'r> {
     file: Fd,
     /// The last entry that was appended, or 0.
     entry: Cell<u64>,
-    _signals: SignalsBlocked,
+    /// Always there, until the lock is given back.
+    signals: Option<SignalsBlocked>,
 }
 
 /// What a record says beside its texts.
@@ -32,16 +33,57 @@ pub struct About {
 
 /// How often [`Journal::lock_soon`] tries, a millisecond apart.
 const TRIES: usize = 30;
+/// How often a process that waits for the lock looks at once, and then [`SHORT_PAUSE_US`] apart:
+/// others hold it for some 20 microseconds. After that the holder may be stopped, and this process
+/// takes its signals between two looks.
+const QUICK_TRIES: usize = 8;
+const SHORT_TRIES: usize = 400;
+const SHORT_PAUSE_US: i64 = 50;
+const LONG_PAUSE_US: i64 = 2_000;
+
+/// Descriptors of journals that threads of this process have locked, or -1: a child of `fork`
+/// closes them, as it would keep the lock if its parent were killed.
+static LOCKED: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+
+/// In a child of `fork`. (The threads that held the locks are not there.)
+pub fn forked() {
+    for slot in &LOCKED {
+        let fd = slot.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            drop(Fd(fd));
+        }
+    }
+}
+
+fn exchange(from: i32, to: i32) {
+    let _ = LOCKED.iter().any(|slot| slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+}
 
 impl<'r> Journal<'r> {
     /// Waits for the lock.
     pub fn lock(root: &'r Root) -> Result<Self, Errno> {
-        Self::lock_by(root, |file| sys::lock(file.0, libc::LOCK_EX))
+        Self::lock_by(root, |file, signals| {
+            for turn in 0_usize.. {
+                if sys::lock(file.0, libc::LOCK_EX | libc::LOCK_NB) {
+                    break;
+                }
+                match turn {
+                    0..QUICK_TRIES => sys::pause(),
+                    QUICK_TRIES..SHORT_TRIES => sys::sleep_us(SHORT_PAUSE_US),
+                    _ => {
+                        drop(signals.take());
+                        sys::sleep_us(LONG_PAUSE_US);
+                        *signals = Some(SignalsBlocked::begin());
+                    }
+                }
+            }
+            true
+        })
     }
 
     /// Waits for the lock, but not for long: this thread may have it already.
     pub fn lock_soon(root: &'r Root) -> Result<Self, Errno> {
-        Self::lock_by(root, |file| {
+        Self::lock_by(root, |file, _| {
             (0..TRIES).any(|turn| {
                 if turn > 0 {
                     order::sleep_up_to(root, root.state().done.load(Ordering::Acquire), 1);
@@ -51,8 +93,8 @@ impl<'r> Journal<'r> {
         })
     }
 
-    fn lock_by(root: &'r Root, take: impl FnOnce(&Fd) -> bool) -> Result<Self, Errno> {
-        let signals = SignalsBlocked::begin();
+    fn lock_by(root: &'r Root, take: impl FnOnce(&Fd, &mut Option<SignalsBlocked>) -> bool) -> Result<Self, Errno> {
+        let mut signals = Some(SignalsBlocked::begin());
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
         let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
@@ -60,14 +102,16 @@ impl<'r> Journal<'r> {
             Err(_) if is_gone() => return Err(GONE),
             file => file?,
         };
-        if !take(&file) {
+        if !take(&file, &mut signals) {
             return Err(libc::ENOLCK);
         }
+        exchange(-1, file.0);
+        let locked = Self { root, file, entry: Cell::new(0), signals };
         // (Its directory was renamed while this process waited.)
         if is_gone() {
             return Err(GONE);
         }
-        Ok(Self { root, file, entry: Cell::new(0), _signals: signals })
+        Ok(locked)
     }
 
     /// Appends a record.
@@ -94,7 +138,13 @@ impl<'r> Journal<'r> {
         };
         let record = record::write(out, header, op, a, b).ok_or(libc::ENAMETOOLONG)?;
         let tail = state.tail.load(Ordering::Acquire);
-        kernel::write_all_at(self.file.0, record, tail)?;
+        if let Err(errno) = kernel::write_all_at(self.file.0, record, tail) {
+            if errno == libc::EFBIG {
+                // `ulimit -f` is meant for the files of the job.
+                kernel::forget_signal(libc::SIGXFSZ);
+            }
+            return Err(errno);
+        }
         // A process that is killed between two of these leaves a gap in the numbers, and no number
         // twice.
         state.seq.store(seq, Ordering::Release);
@@ -118,6 +168,8 @@ impl Drop for Journal<'_> {
     fn drop(&mut self) {
         // At once, not by the close: a child forked meanwhile has the descriptor, too.
         let _ = sys::lock(self.file.0, libc::LOCK_UN);
+        exchange(self.file.0, -1);
+        drop(self.signals.take());
         // What this call does comes after what other nodes have done.
         if self.entry.get() != 0 && self.root.state().flags.load(Ordering::Acquire) & flag::NODES_ORDER != 0 {
             order::wait_for_order(self.root, self.entry.get());

@@ -236,6 +236,14 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// Takes a blocked signal from those that wait for this thread.
+pub fn forget_signal(signal: c_int) {
+    let (set, no_time) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let args = [(&raw const set) as usize, 0, (&raw const no_time) as usize, 8, 0, 0];
+    // SAFETY: a set as long as said, and a time.
+    unsafe { call(libc::SYS_rt_sigtimedwait, args) };
+}
+
 /// Nanoseconds since 1970.
 pub fn now_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -210,7 +210,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     // Something else has got the name meanwhile, or had it before: it is published first.
     let Ok(link) = tree::prepare_remove_dir(place) else {
         drop(journal);
-        barrier::wait_for_all(&root);
+        barrier::wait_for_all(&root)?;
         return Ok(Answer::Plain);
     };
     journal.append(Op::Rmdir, About::default(), place.rel(), b"")?;
@@ -229,7 +229,7 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
     match entry {
         Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
         Entry::Removed | Entry::RemovedDir => {
-            barrier::wait_for_all(&place.root);
+            barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         // Of a clean copy, too, the PFS says whether its file is still there.
@@ -256,7 +256,7 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
         }
         _ => return Ok(false),
     }
-    barrier::wait_for_all(&root);
+    barrier::wait_for_all(&root)?;
     Ok(on_pfs(place).is_err())
 }
 
@@ -343,7 +343,7 @@ pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
     match lookup(place, follow)? {
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
         Found::Entry(Entry::File(_) | Entry::Symlink(_)) => {
-            barrier::wait_for_all(&place.root);
+            barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         _ => Ok(Answer::Plain),

@@ -43,7 +43,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::Directory => continue,
             Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
             // The file lies where the directory is until its turn has come.
-            Entry::RemovedDir if barrier::wait_for_all(&place.root) => continue,
+            Entry::RemovedDir if barrier::wait_for_all(&place.root)? => continue,
             Entry::RemovedDir => return Ok(Answer::Plain),
             Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
@@ -103,8 +103,8 @@ fn is_left_over(place: &Place) -> Result<bool> {
 }
 
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
-fn through(place: &Place) -> Result<Answer<Fd>> {
-    barrier::wait_for_all(&place.root);
+pub fn through(place: &Place) -> Result<Answer<Fd>> {
+    barrier::wait_for_all(&place.root)?;
     let _ = forget_clean(place);
     Ok(Answer::Plain)
 }

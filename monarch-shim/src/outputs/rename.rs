@@ -59,7 +59,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         (Side::Place(from), Side::Place(to)) => (from, to),
     };
     if from.root.staging() != to.root.staging() {
-        leave(&to.root);
+        leave(&to.root)?;
         let (_, after) = leaves(from, None)?;
         let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
         entry_at(&mut to)?;
@@ -102,7 +102,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let is_plain =
         matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
     if !(through && is_plain) {
-        leave(&root);
+        leave(&root)?;
     }
     let is_file = |place: &Place| matches!(tree::read(&root, place.rel()), Ok(Entry::File(_)));
     if exchanges && (is_file(&from) || is_file(&to)) {
@@ -123,7 +123,7 @@ fn is_other_device(root: &Root, outside: Option<u64>) -> bool {
 fn leaves(mut from: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> {
     let is_other = is_other_device(&from.root, outside);
     if !is_other {
-        leave(&from.root);
+        leave(&from.root)?;
     }
     let is_pending = matches!(entry_at(&mut from)?, Entry::File(_) | Entry::Symlink(_));
     if is_pending {
@@ -137,7 +137,7 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
     if is_other_device(&to.root, outside) {
         return Ok((Answer::Plain, After::Nothing));
     }
-    leave(&to.root);
+    leave(&to.root)?;
     entry_at(&mut to)?;
     Ok((Answer::Plain, After::Cross(None, Some(Target::new(to, flags, None)?))))
 }
@@ -165,7 +165,7 @@ impl Target {
             };
             // A publication that was begun before is waited for.
             let state = root.state();
-            leave(&root);
+            leave(&root)?;
             barrier::wait_until(&root, |_| !state.is_publishing(file.id));
             return Ok(Self { place, held: Some(Held { file, fd }) });
         }
@@ -201,11 +201,13 @@ impl Target {
     }
 }
 
-/// Waits for what is pending, before a plain call that must not overtake it.
-fn leave(root: &Root) {
+/// Waits for what is pending, before a plain call that must not overtake it. Where the PFS refuses
+/// that, the call gets the error.
+fn leave(root: &Root) -> Result<()> {
     if root.map.may_be_overtaken() {
-        barrier::wait_for_all(root);
+        barrier::wait_for_all(root)?;
     }
+    Ok(())
 }
 
 /// What the PFS has at the name that a rename gives, whose directory is followed and may be

@@ -127,8 +127,12 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
 /// leads there by links from outside is to be followed. (What such a path changes of a published
 /// file, the next open of its clean copy finds.)
 pub fn any_pending(ctx: &Ctx) -> bool {
-    let mut roots = (0..ctx.map.outputs().len()).filter_map(|number| get(ctx, number));
-    roots.any(|root| root.map.may_be_overtaken() || root.state().holding_nodes.load(Ordering::Acquire) != 0)
+    all(ctx).any(|root| root.map.may_be_overtaken() || root.state().holding_nodes.load(Ordering::Acquire) != 0)
+}
+
+/// The output roots that are in use and lie here where they lie for the agent.
+pub fn all(ctx: &Ctx) -> impl Iterator<Item = Root> {
+    (0..ctx.map.outputs().len()).filter_map(|number| get(ctx, number))
 }
 
 /// Whether some output root, or its staging directory, lies on this device.

@@ -1,14 +1,17 @@
 //! Calls about open directories and roots.
 
 use super::at_path;
-use crate::outputs::answer::Answer;
-use crate::outputs::journal::Journal;
+use crate::outputs::answer::{Answer, GONE, Result};
+use crate::outputs::journal::{self, Journal};
 use crate::outputs::place::Place;
-use crate::outputs::{attributes, barrier, descriptors, kernel, listing, lookup, peers, roots, tree};
+use crate::outputs::roots::{self, Root};
+use crate::outputs::{attributes, barrier, descriptors, kernel, listing, lookup, peers, tree};
 use core::ffi::{c_char, c_int};
+use core::sync::atomic::Ordering;
+use monarch_abi::outputs::state::flag;
 use monarch_guest::ctx::{self, Ctx};
-use monarch_guest::errno;
 use monarch_guest::sys::Fd;
+use monarch_guest::{errno, sys};
 
 /// opendir(3).
 ///
@@ -93,23 +96,59 @@ fn settle_directory_of(ctx: &Ctx, fd: c_int) {
     errno::set_errno(saved);
 }
 
-/// After fsync(2) of a descriptor: what the journal says of the file is on the disk, too.
+/// After fsync(2) of a descriptor: what the journal says of the file, or of names in the directory,
+/// is on the disk, too, or is published. Returns what the call returns.
 #[cold]
 #[inline(never)]
-pub fn synced(fd: c_int) {
+pub fn synced(fd: c_int) -> c_int {
+    let Some(ctx) = ctx::for_outputs() else { return 0 };
     let saved = errno::errno();
-    if let Some(ctx) = ctx::for_outputs()
-        && let Some((root, _)) = descriptors::staged(&ctx, fd)
-    {
-        if let Ok(journal) = Journal::lock(&root) {
-            let _ = journal.sync();
+    let result = root_of_synced(&ctx, fd).map_or(Ok(()), |root| sync(&root));
+    ended(result, saved)
+}
+
+/// [`synced`] after msync(2) of memory, which may be mapped from any staged file.
+#[cold]
+#[inline(never)]
+pub fn synced_memory() -> c_int {
+    let Some(ctx) = ctx::for_outputs() else { return 0 };
+    let saved = errno::errno();
+    let result = roots::all(&ctx).filter(|root| root.map.may_be_overtaken()).try_for_each(|root| sync(&root));
+    ended(result, saved)
+}
+
+fn ended(result: Result<()>, saved: c_int) -> c_int {
+    match result {
+        Ok(()) | Err(GONE) => {
+            errno::set_errno(saved);
+            0
         }
-        let flags = root.state().flags.load(core::sync::atomic::Ordering::Relaxed);
-        if flags & monarch_abi::outputs::state::flag::FSYNC_PUBLISHES != 0 {
-            barrier::wait_for_all(&root);
+        Err(e) => {
+            errno::set_errno(e);
+            -1
         }
     }
-    errno::set_errno(saved);
+}
+
+/// The output root of a staged file that is open, or of a directory in which something is pending.
+fn root_of_synced(ctx: &Ctx, fd: c_int) -> Option<Root> {
+    let st = sys::fstat_local(fd)?;
+    if st.st_mode & libc::S_IFMT != libc::S_IFDIR {
+        return descriptors::staged(ctx, fd).map(|(root, _)| root);
+    }
+    if !roots::on_device(ctx, st.st_dev) {
+        return None;
+    }
+    Place::find(ctx, fd, b".").map(|place| place.root).filter(|root| root.map.may_be_overtaken())
+}
+
+fn sync(root: &Root) -> Result<()> {
+    Journal::lock(root)?.sync()?;
+    let flags = root.state().flags.load(Ordering::Relaxed);
+    if flags & flag::FSYNC_PUBLISHES != 0 {
+        barrier::wait_for_all(root)?;
+    }
+    Ok(())
 }
 
 /// The directory of the output root of a staged file that is open.
@@ -129,4 +168,5 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
 /// In a child of `fork`.
 pub fn forked() {
     roots::forked();
+    journal::forked();
 }

@@ -1,10 +1,10 @@
 //! Calls that open, make or cut files.
 
-use super::{at_changed_path, changed_place, given, plainly};
+use super::{as_result, at_changed_path, changed_place, given, plainly};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::create::Create;
 use crate::outputs::place::Place;
-use crate::outputs::{attributes, descriptors, kernel, open as opens, peers};
+use crate::outputs::{attributes, descriptors, kernel, names, open as opens, peers};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -110,6 +110,26 @@ unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> 
     }
     letters.copy_from_slice(b"XXXXXX");
     None
+}
+
+/// Before a child opens a path in which the shim does not run yet: what lies there is published, and
+/// all before it, if the child may change it.
+///
+/// # Safety
+/// As for [`user::path`].
+pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_int> {
+    let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    // SAFETY: by contract.
+    unsafe {
+        at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+            peers::settle(place, true);
+            if changes {
+                opens::through(place)?;
+                return Ok(Answer::Plain);
+            }
+            names::settle(place, true).map(as_result)
+        })
+    }
 }
 
 /// truncate(2).
