@@ -117,6 +117,7 @@ impl Drain {
 
     /// Goes round once. Returns whether anything happened.
     pub fn turn(&mut self) -> bool {
+        self.follow_root();
         let mut did = self.read_records();
         did |= self.probe();
         did |= self.take_copies();
@@ -147,6 +148,31 @@ impl Drain {
     pub fn hurry(&mut self) {
         self.poll = Duration::ZERO;
         self.looked = None;
+    }
+
+    /// Where the job has made the output root, or moved a directory there, that is the root from now
+    /// on. All that came before is published: the job has waited for it.
+    fn follow_root(&mut self) {
+        let state = self.state();
+        let changes = state.root_changes.load(Ordering::Acquire);
+        if state.root_seen.load(Ordering::Acquire) == changes {
+            return;
+        }
+        let target = &self.context.target;
+        match target.follow().and_then(|()| target.stat(b"")) {
+            Ok(root) => {
+                state.root_dev.store(root.dev, Ordering::Relaxed);
+                state.root_ino.store(root.ino, Ordering::Relaxed);
+            }
+            Err(e) => tracing::warn!("the output root {} cannot be opened again: {e}", self.staging.info().root),
+        }
+        state.root_seen.store(changes, Ordering::Release);
+        self.staging.map().notify_processes();
+    }
+
+    fn has_another_root(&self) -> bool {
+        let state = self.state();
+        state.root_seen.load(Ordering::Acquire) != state.root_changes.load(Ordering::Acquire)
     }
 
     fn read_records(&mut self) -> bool {
@@ -364,6 +390,9 @@ impl Drain {
         let _lock = self.staging.lock_journal().ok()?;
         let mut plan = self.plan.lock();
         plan.read(&self.staging).ok()?;
+        if self.has_another_root() {
+            return None;
+        }
         let step = plan.planner.next_step().filter(|now| now.action == step.action && plan.may_publish(now.place))?;
         plan.planner.begin(&step);
         self.publisher.announce(&plan.planner, &step);

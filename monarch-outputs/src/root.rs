@@ -130,6 +130,9 @@ impl RootDrain {
             is_stopping: AtomicBool::new(false),
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, rate: 0 }),
         });
+        // The root is what the agent opens now.
+        let state = staging.state();
+        [&state.root_dev, &state.root_ino].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let mut root = Self { staging, shared, finder: None, threads: Vec::new() };
         root.spawn(log, options)?;
         Ok(root)

@@ -122,6 +122,13 @@ pub trait OutputTarget: Send + Sync + Debug {
     fn reopen(&self) -> Result<()> {
         Ok(())
     }
+    /// Opens what has the path of the output root now: the job has made that, or moved it there.
+    ///
+    /// # Errors
+    /// What the kernel said: there is none.
+    fn follow(&self) -> Result<()> {
+        Ok(())
+    }
     /// Opens an existing file for writing, its owner's right to write restored if need be.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 35, because this is the byte map of the file.
+/// The counters. Fields: 39, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -108,8 +108,17 @@ pub struct State {
     pub holding_nodes: AtomicU32,
     /// Goes up when another node tells of something new that it has not published.
     pub node_news: AtomicU32,
+    /// Device of the output root, where the agent has opened another directory of its path since it
+    /// started; 0: the root is that of the control block.
+    pub root_dev: AtomicU64,
+    /// Its inode number.
+    pub root_ino: AtomicU64,
+    /// Goes up when a process makes the output root, or moves a directory there.
+    pub root_changes: AtomicU64,
+    /// [`State::root_changes`] when the agent last opened the root.
+    pub root_seen: AtomicU64,
     /// Zero.
-    pub reserved3: [AtomicU64; 11],
+    pub reserved3: [AtomicU64; 7],
 
     /// Part files that are being made.
     pub making: [Making; MAKING_SLOTS],

@@ -241,11 +241,13 @@ const WRITE: OFlags = OFlags::WRONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEX
 
 impl OutputTarget for DirTarget {
     fn reopen(&self) -> Result<()> {
-        if is_removed(self.root().as_fd()) {
-            let again = open_root(&self.path)?;
-            *self.root.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
-            self.part_dirs.clear();
-        }
+        if is_removed(self.root().as_fd()) { self.follow() } else { Ok(()) }
+    }
+
+    fn follow(&self) -> Result<()> {
+        let again = open_root(&self.path)?;
+        *self.root.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+        self.part_dirs.clear();
         Ok(())
     }
 
@@ -376,6 +378,10 @@ mod tests {
         target.reopen().unwrap();
         target.create(b"y", 0o644).unwrap();
         assert!(dir.path().join("moved/y").exists());
+        // Unless the job says that it has made another one.
+        target.follow().unwrap();
+        target.create(b"z", 0o644).unwrap();
+        assert!(root.join("z").exists());
     }
 
     #[test]

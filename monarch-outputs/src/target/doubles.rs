@@ -294,6 +294,10 @@ impl<T: OutputTarget> OutputTarget for FaultyTarget<T> {
         self.inner.reopen()
     }
 
+    fn follow(&self) -> Result<()> {
+        self.inner.follow()
+    }
+
     fn open(&self, path: &[u8]) -> Result<Box<dyn TargetFile>> {
         self.faults.pass(Call::Open)?;
         Ok(self.file(self.inner.open(path)?))

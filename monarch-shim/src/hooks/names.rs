@@ -135,10 +135,14 @@ pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> 
         if let Some(done) = outputs::make(dirfd, path) {
             return done;
         }
+        let root = outputs::root_at(dirfd, path);
         name(dirfd, path);
         let result = call();
         if result < 0 && errno::errno() == libc::EEXIST && outputs::was_removed(dirfd, path) {
             return call();
+        }
+        if let (0, Some(root)) = (result, root) {
+            outputs::roots::made(&root);
         }
         result
     }

@@ -11,7 +11,7 @@ mod setting;
 
 pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced, synced_memory};
 pub use looking::{access, data_of, file_system, missed, part_of, read_link, real_path, stat, statx};
-pub use naming::{link, make, remove, rename, settle, symlink, unlink, was_removed};
+pub use naming::{link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};
 pub use opening::{is_staged, open, settle_for_child, temporary, truncate};
 pub use setting::{set_attributes, set_extended, set_extended_open};
 

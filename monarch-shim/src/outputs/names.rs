@@ -183,7 +183,14 @@ fn waits(place: &Place) -> Result<bool> {
 /// rmdir(2).
 pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     let root = place.root;
-    if is_quiet(&root) || place.rel().is_empty() {
+    if is_quiet(&root) {
+        return Ok(Answer::Plain);
+    }
+    if place.rel().is_empty() {
+        // The root itself: what was removed in it has its turn first.
+        if root.map.may_be_overtaken() && !listing::below(place)?.has_pending_names {
+            barrier::wait_for_all(&root)?;
+        }
         return Ok(Answer::Plain);
     }
     place.is_dir_path = false;

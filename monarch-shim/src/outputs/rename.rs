@@ -9,7 +9,7 @@ use super::listing;
 use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs};
 use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
-use super::roots::Root;
+use super::roots::{self, Root};
 use super::tree::{self, Entry};
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
@@ -177,6 +177,9 @@ impl Target {
     /// agent remove the name. A rename that has failed leaves all as it was.
     fn end(&mut self, is_done: bool) -> Result<()> {
         let Self { place, held } = self;
+        if is_done && place.rel().is_empty() {
+            roots::made(&place.root);
+        }
         let held = held.take();
         if !is_done && held.is_none() {
             return Ok(());

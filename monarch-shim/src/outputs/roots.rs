@@ -1,11 +1,12 @@
 //! Output roots as this process sees them: their mapped state, and whether they lie where they lie
 //! for the agent.
 
-use super::kernel;
+use super::{kernel, order};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::{MAX_OUTPUTS, Output};
+use monarch_abi::demand;
 use monarch_abi::mem::Map;
 use monarch_abi::outputs::state::{self, State, StateMap, closed};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
@@ -148,28 +149,79 @@ pub fn staged_on_device(ctx: &Ctx, dev: u64) -> bool {
 /// An output root by its number, if it is in use and lies here where it lies for the agent.
 fn get(ctx: &Ctx, number: usize) -> Option<Root> {
     let output = ctx.map.outputs().get(number)?;
-    if output.is_on.load(Ordering::Acquire) == 0 || !is_trusted(ctx, number, output) {
+    if output.is_on.load(Ordering::Acquire) == 0 || is_another(number) || !has_staging(ctx, number, output) {
         return None;
     }
     let map = mapped(ctx, number, output)?;
+    if !is_trusted(ctx, number, output, map.state) {
+        return None;
+    }
     (map.state.closed.load(Ordering::Acquire) != closed::GONE).then_some(Root { ctx: *ctx, output, map })
 }
 
-fn is_trusted(ctx: &Ctx, number: usize, output: &Output) -> bool {
-    let Some(word) = process().outputs.get(number) else { return false };
-    match word.load(Ordering::Acquire) {
-        TRUSTED => return true,
-        ANOTHER => return false,
-        _ => {}
+fn word(number: usize) -> Option<&'static AtomicU32> {
+    process().outputs.get(number)
+}
+
+fn is_another(number: usize) -> bool {
+    word(number).is_none_or(|word| word.load(Ordering::Acquire) == ANOTHER)
+}
+
+fn set(number: usize, to: u32) {
+    if let Some(word) = word(number) {
+        word.store(to, Ordering::Release);
     }
-    let is = |path: &[u8], dev: u64, ino: u64| {
-        sys::stat_bytes(path, 0).is_some_and(|st| (st.st_dev, st.st_ino) == (dev, ino))
-    };
-    let load = |word: &core::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
-    let here = is(ctx.map.str(&output.path), load(&output.dev), load(&output.ino))
-        && is(ctx.map.str(&output.staging), load(&output.staging_dev), load(&output.staging_ino));
-    word.store(if here { TRUSTED } else { ANOTHER }, Ordering::Release);
-    here
+}
+
+/// Whether the staging directory lies here where it lies for the agent.
+fn has_staging(ctx: &Ctx, number: usize, output: &Output) -> bool {
+    let is_known = word(number).is_some_and(|word| word.load(Ordering::Acquire) == TRUSTED);
+    let st = || sys::stat_bytes(ctx.map.str(&output.staging), 0);
+    let id = [&output.staging_dev, &output.staging_ino].map(|word| word.load(Ordering::Relaxed));
+    let is_there = is_known || st().is_some_and(|st| [st.st_dev, st.st_ino] == id);
+    if !is_there {
+        set(number, ANOTHER);
+    }
+    is_there
+}
+
+/// Whether the root lies here where it lies for the agent. One that is not there may be made by
+/// this process.
+fn is_trusted(ctx: &Ctx, number: usize, output: &Output, state: &State) -> bool {
+    if word(number).is_some_and(|word| word.load(Ordering::Acquire) == TRUSTED) {
+        return true;
+    }
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let made = [&state.root_dev, &state.root_ino].map(load);
+    let id = if made[1] == 0 { [&output.dev, &output.ino].map(load) } else { made };
+    let Some(st) = sys::stat_bytes(ctx.map.str(&output.path), 0) else { return true };
+    let is_it = [st.st_dev, st.st_ino] == id;
+    set(number, if is_it { TRUSTED } else { ANOTHER });
+    is_it
+}
+
+/// How long a process waits for the agent to open an output root that it has made.
+const MADE_TIMEOUT_MS: u64 = 2_000;
+
+/// This process has made the directory of an output root, or has moved one there: the agent opens
+/// it, and says which one it is to other processes.
+#[cold]
+#[inline(never)]
+pub fn made(root: &Root) {
+    let (state, began) = (root.state(), sys::coarse_ms());
+    let changes = state.root_changes.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    root.map.notify_agent();
+    while sys::coarse_ms().saturating_sub(began) < MADE_TIMEOUT_MS && demand::agent_up(root.ctx.map.ctl) {
+        let seen = state.done.load(Ordering::Acquire);
+        if state.root_seen.load(Ordering::Acquire) >= changes {
+            break;
+        }
+        order::sleep_up_to(root, seen, 50);
+    }
+    let outputs = root.ctx.map.outputs().iter().enumerate();
+    // Each spelling of the root has an entry of its own.
+    let of_root = outputs.filter(|(_, output)| root.ctx.map.str(&output.staging) == root.staging());
+    of_root.for_each(|(number, _)| set(number, 0));
 }
 
 /// The mapped state of an output root.

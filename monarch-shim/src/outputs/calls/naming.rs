@@ -4,6 +4,7 @@ use super::{as_result, at_changed_path, changed_place};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::rename::{self as renames, After, Side};
+use crate::outputs::roots::Root;
 use crate::outputs::{kernel, names, peers};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
@@ -132,6 +133,18 @@ pub unsafe fn settle(dirfd: c_int, path: *const c_char, follow: bool) -> Option<
             names::settle(place, follow).map(as_result)
         })
     }
+}
+
+/// The output root that a path names, if it names one.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn root_at(dirfd: c_int, path: *const c_char) -> Option<Root> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    Place::find(&ctx, dirfd, bytes).filter(|place| place.rel().is_empty()).map(|place| place.root)
 }
 
 /// renameat2(2); `call` is the plain call.
