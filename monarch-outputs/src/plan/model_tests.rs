@@ -9,10 +9,11 @@
 mod two_nodes_tests;
 
 use super::*;
-use monarch_abi::outputs::record::Header;
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{Header, Op, Record, flag};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// So many random jobs: the same ones each time, or others if `MONARCH_MODEL_RANDOM` is set.
 fn jobs(cases: u32) -> ProptestConfig {
