@@ -731,16 +731,13 @@ impl World {
 
     /// Files that were closed at a record and that the PFS has not under the names that they had,
     /// though the job did nothing to them afterwards but rename or remove them.
-    /// Of files that were renamed only if `MONARCH_MODEL_RENAMES` is set: about one of a million
-    /// random jobs still finds a state there that it did not have.
     fn missing_at(&self, seq: u64) -> impl Iterator<Item = (&[u8], u64)> {
-        let knows_renames = std::env::var_os("MONARCH_MODEL_RENAMES").is_some();
         self.history[seq as usize].iter().filter_map(move |(name, thing)| {
             let Thing::File(id) = thing else { return None };
             let closed = *self.closed_by.get(id)?;
             let mut others = self.journal.iter().filter(|written| written.id == *id && written.seq > closed);
             let is_kept = |written: &Written| match written.op {
-                Op::Rename => knows_renames,
+                Op::Rename => true,
                 Op::Unlink => written.seq > seq,
                 _ => false,
             };

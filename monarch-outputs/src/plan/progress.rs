@@ -3,7 +3,7 @@
 use super::entry::{Entry, FormerName};
 use super::file::CopyState;
 use super::place::{Guard, Place};
-use super::step::{Action, Claim, Committed, FileStep, Step};
+use super::step::{Action, Claim, Committed, Dropped, FileStep, Step};
 use super::tables::Tables;
 
 /// Begins a step: it is the caller's now, until [`commit`] or [`fail`].
@@ -88,6 +88,11 @@ pub(super) fn commit(tables: &mut Tables, step: &Step) -> Committed {
             if file.place.is_some() || !file.turns.is_empty() || is_open || is_again {
                 // The part file has become the published file.
                 return Committed { names, file: None, visible: false };
+            }
+            if file.copy != CopyState::Done {
+                // It was written again, and removed since: a second copy may have left a part file.
+                let part_dir = file.part_dir.clone();
+                tables.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name.clone() });
             }
             let visible = tables.overlay(&published.target) == Some(&Claim::File(published.staged));
             names.extend(tables.forget(id));

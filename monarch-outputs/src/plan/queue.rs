@@ -81,7 +81,7 @@ impl Queue {
     }
 
     /// The entries that wait, the last one first.
-    pub(super) fn from_the_end(&self) -> impl Iterator<Item = (Place, &Entry)> {
+    pub(super) fn last_first(&self) -> impl Iterator<Item = (Place, &Entry)> {
         self.waiting.iter().rev().map(|(&place, entry)| (place, entry))
     }
 
@@ -119,9 +119,10 @@ impl Queue {
         self.in_flight.values().any(|entry| entry.file() == Some(id))
     }
 
-    /// The place at which a file is being published under its last name.
+    /// The last place at which a file is being published under its last name: a batch may publish it
+    /// twice.
     pub(super) fn begun_place(&self, id: u64) -> Option<Place> {
-        self.in_flight.iter().find(|(_, entry)| **entry == Entry::File(id)).map(|(&place, _)| place)
+        self.in_flight.iter().rev().find(|(_, entry)| **entry == Entry::File(id)).map(|(&place, _)| place)
     }
 
     // --- copies ---

@@ -97,7 +97,7 @@ fn leaves_nothing(tables: &Tables, id: u64) -> bool {
 fn cancel_removed(tables: &mut Tables) {
     let mut left: BTreeSet<u64> = BTreeSet::new();
     let mut made = Vec::new();
-    for (place, entry) in tables.queue.from_the_end() {
+    for (place, entry) in tables.queue.last_first() {
         if tables.queue.others_wrote_since(place) {
             return;
         }

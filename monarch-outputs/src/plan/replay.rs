@@ -1,7 +1,8 @@
 //! What a restart remembers while it takes in an old journal.
 
 use super::claims::ClaimKey;
-use std::collections::BTreeSet;
+use super::place::Place;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The state of a restart.
 #[derive(Debug, Default)]
@@ -13,4 +14,7 @@ pub(super) struct Replay {
     /// Claims of steps and files that were logged. (The agent that did these steps had forgotten
     /// most of them when it decided about later records.)
     pub(super) logged: BTreeSet<ClaimKey>,
+    /// Places of removals that files leave which are lost, and the files. An earlier agent may have
+    /// found such a file closed, and kept it: then it has removed nothing before it published it.
+    pub(super) left_by: BTreeMap<Place, u64>,
 }

@@ -8,7 +8,9 @@ use super::tables::Tables;
 /// An earlier agent has logged a step. All records that it had read when it began the step were
 /// taken in.
 pub(super) fn replay_done(tables: &mut Tables, place: Place, id: u64, is_skip: bool) {
-    // What a file that is lost leaves to do was done, too.
+    if !is_skip {
+        left_names_are_gone(tables, id, place);
+    }
     while let Some((before, other)) = first_before(tables, place, id) {
         match other {
             // It lost its place: it was still open.
@@ -62,13 +64,24 @@ fn former_was_published(tables: &mut Tables, id: u64, place: Place) {
     }
 }
 
-/// The first entry before a place, but the file `id`: its place, and its file.
+/// An earlier agent has published a file that is lost now: the names that it had left were removed
+/// with that.
+fn left_names_are_gone(tables: &mut Tables, id: u64, published: Place) {
+    let is_its = |(&place, &lost): (&Place, &u64)| (lost == id).then_some(place);
+    let places: Vec<Place> = tables.replay.left_by.range(..published).filter_map(is_its).collect();
+    for place in places {
+        replay_other(tables, place);
+    }
+}
+
+/// The first entry before a place, but the file `id` and what lost files leave: its place, and its
+/// file.
 fn first_before(tables: &Tables, place: Place, id: u64) -> Option<(Place, Option<u64>)> {
     let mut before = tables.queue.before(place).map(|(place, entry)| match entry {
         Entry::File(other) | Entry::Former(other, _) => (place, Some(*other)),
         _ => (place, None),
     });
-    before.find(|(_, other)| *other != Some(id))
+    before.find(|(place, other)| *other != Some(id) && !tables.replay.left_by.contains_key(place))
 }
 
 fn replay_other(tables: &mut Tables, place: Place) {
@@ -80,6 +93,7 @@ fn replay_other(tables: &mut Tables, place: Place) {
     if let Some(Entry::Symlink(..)) = tables.queue.remove(place) {
         tables.replaced(&path, place.seq);
     }
+    tables.replay.left_by.remove(&place);
     tables.replay.done.push((path, key));
 }
 
@@ -88,6 +102,7 @@ fn replay_other(tables: &mut Tables, place: Place) {
 pub(super) fn end_replay(tables: &mut Tables) -> Vec<u64> {
     tables.replay.is_running = false;
     tables.replay.logged.clear();
+    tables.replay.left_by.clear();
     for (path, key) in std::mem::take(&mut tables.replay.done) {
         tables.claims.remove(&path, key);
     }

@@ -93,12 +93,14 @@ impl Tables {
     }
 
     /// Removes the names that a cancelled file has left behind, in the places of its renames: what
-    /// has got them since stays.
-    pub(super) fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) {
-        for LeftName { seq, name, guard, .. } in left {
+    /// has got them since stays. Gives the places.
+    pub(super) fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) -> Vec<Place> {
+        let unlink = |LeftName { seq, name, guard, .. }| {
             let place = self.queue.free_place(seq, 1);
             self.enqueue_unlink(place, &name, guard, time_ns);
-        }
+            place
+        };
+        left.into_iter().map(unlink).collect()
     }
 
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
@@ -119,11 +121,15 @@ impl Tables {
         let (staged, name, bound, left) = (file.staged, file.name.clone(), file.bound, file.left.clone());
         let is_in_flight = file.in_flight;
         self.cancel(id);
-        self.unlink_left(left, 0);
+        let mut places = self.unlink_left(left, 0);
         if self.replay.is_running || is_in_flight {
             // It may be on the PFS, of an earlier agent that has not logged that or in a moment.
             let place = self.queue.free_place(bound, 1);
             self.enqueue_unlink(place, &name, Guard::File(staged), 0);
+            places.push(place);
+        }
+        if self.replay.is_running {
+            self.replay.left_by.extend(places.into_iter().map(|place| (place, id)));
         }
     }
 
@@ -183,6 +189,20 @@ impl Tables {
         }
         for seq in gone {
             self.claims.remove(name, (seq, 1));
+        }
+        self.forget_left_by_lost(name, bound);
+    }
+
+    /// The same, for names that files have left that are lost in a restart.
+    fn forget_left_by_lost(&mut self, name: &[u8], bound: u64) {
+        let is_of_name =
+            |place: &Place| matches!(self.queue.get(*place), Some(Entry::Unlink(path, ..)) if path == name);
+        let gone: Vec<Place> =
+            self.replay.left_by.keys().copied().filter(|place| place.seq < bound && is_of_name(place)).collect();
+        for place in gone {
+            self.replay.left_by.remove(&place);
+            self.queue.remove(place);
+            self.replay.done.push((name.to_vec(), (place.seq, place.sub)));
         }
     }
 }

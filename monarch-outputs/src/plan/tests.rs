@@ -1,5 +1,7 @@
 //! A test for each rule of the plan.
 
+mod random_jobs;
+
 use super::file::renamed_dirs;
 use super::*;
 use monarch_abi::outputs::names::Staged;
