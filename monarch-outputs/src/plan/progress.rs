@@ -79,7 +79,7 @@ pub(super) fn commit(tables: &mut Tables, step: &Step) -> Committed {
             let id = published.staged.id;
             let is_open = tables.open.contains(&id);
             // Written again meanwhile, and replaced: the same batch drops it.
-            let is_again = tables.queue.is_publishing(id);
+            let is_again = tables.queue.publishing_place(id).is_some();
             let Some(file) = tables.files.get_mut(&id) else {
                 return Committed { names, file: None, visible: false };
             };

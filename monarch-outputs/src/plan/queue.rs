@@ -114,9 +114,9 @@ impl Queue {
         self.others.forget_before(self.first_place().seq);
     }
 
-    /// Whether a publication of a file is being done.
-    pub(super) fn is_publishing(&self, id: u64) -> bool {
-        self.in_flight.values().any(|entry| entry.file() == Some(id))
+    /// The last place at which a file is being published, under whichever name.
+    pub(super) fn publishing_place(&self, id: u64) -> Option<Place> {
+        self.in_flight.iter().rev().find(|(_, entry)| entry.file() == Some(id)).map(|(&place, _)| place)
     }
 
     /// The last place at which a file is being published under its last name: a batch may publish it

@@ -80,6 +80,9 @@ impl Tables {
         self.clear_place(id);
         // What it had then is not kept.
         self.forget_turns(id);
+        if !self.replay.is_running && self.files.get(&id).is_some_and(|file| file.is_covered) {
+            return self.unlink_left_since_begin(id);
+        }
         self.open.insert(id);
         if let Some(file) = self.files.get_mut(&id) {
             file.open_until = file.open_until.max(open_until);
@@ -101,6 +104,16 @@ impl Tables {
             place
         };
         left.into_iter().map(unlink).collect()
+    }
+
+    /// A file is done with when its publication is: removes the names that it has left since that
+    /// was begun.
+    fn unlink_left_since_begin(&mut self, id: u64) {
+        let Some(begun) = self.queue.publishing_place(id) else { return };
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let (left, since) = std::mem::take(&mut file.left).into_iter().partition(|left| left.seq <= begun.seq);
+        file.left = left;
+        self.unlink_left(since, 0);
     }
 
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on

@@ -93,3 +93,26 @@ fn what_has_got_a_left_name_since_stays() {
     bench.close(2);
     assert_eq!(bench.run(), ["-a", "a=2"]);
 }
+
+/// Found by random jobs: the copy found the file open elsewhere, the plan took it for one that is
+/// still to be closed, and published it after its removal: it came back for the job.
+#[test]
+fn a_removed_file_that_is_open_elsewhere_while_it_is_published_does_not_come_back() {
+    let mut bench = Bench::new();
+    bench.write(1, "d");
+    bench.copy();
+    let step = bench.planner.next_step().unwrap();
+    bench.planner.begin(&step);
+    bench.put(Op::Open, 1, 0, "d", &staged(1).name());
+    bench.put(Op::Open, 1, 0, "d", &staged(1).name());
+    bench.close(1);
+    bench.rename(1, "d", "a");
+    bench.unlink("a", 1, 0);
+    let requests = bench.planner.take_copies(100, |_| false);
+    bench.planner.copy_refused(1, requests[0].generation);
+    assert!(!bench.planner.is_open(1));
+    bench.planner.commit(&step);
+    assert_eq!(bench.dropped(), [1]);
+    assert_eq!(bench.run(), ["-d", "-a"]);
+    assert!(bench.planner.is_idle());
+}
