@@ -50,7 +50,7 @@ use tables::Tables;
 
 /// The plan of one output root.
 ///
-/// Methods: 37, because it is the whole interface of the plan: each hands its tables to a room.
+/// Methods: 36, because it is the whole interface of the plan: each hands its tables to a room.
 #[derive(Debug, Default)]
 pub struct Planner {
     tables: Tables,

@@ -119,8 +119,8 @@ impl Queue {
         self.in_flight.iter().rev().find(|(_, entry)| entry.file() == Some(id)).map(|(&place, _)| place)
     }
 
-    /// The last place at which a file is being published under its last name: a batch may publish it
-    /// twice.
+    /// The last place at which a file is being published under its last name: a batch may publish
+    /// it twice.
     pub(super) fn begun_place(&self, id: u64) -> Option<Place> {
         self.in_flight.iter().rev().find(|(_, entry)| **entry == Entry::File(id)).map(|(&place, _)| place)
     }
