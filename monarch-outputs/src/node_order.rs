@@ -3,7 +3,7 @@
 use crate::errors::OutputsError;
 use crate::keys::{KeyLog, LoggedKey};
 use crate::order::{Answer, Ask, Find, Found, NodeId, Order, Settled};
-use crate::plan::{Place, Planner, place_of};
+use crate::plan::{Place, Planner};
 use crate::staging::StagingDir;
 use crate::sys::now_ns;
 use monarch_abi::outputs::KEYS;
@@ -95,7 +95,7 @@ impl NodeOrder {
     /// Answers a node that does not find a name, under the same condition.
     #[must_use]
     pub fn find(&self, planner: &Planner, find: &Find) -> Found {
-        let place = place_of(planner, find.subject, &find.path);
+        let place = planner.place_of(find.subject, &find.path);
         // One without a key: its call has not returned yet.
         let key = place.and_then(|place| self.order.key_of(place)).unwrap_or(0);
         Found { key, floor: self.order.floor() }

@@ -7,6 +7,9 @@
 //!   once, and ends with what is left out, so that doing it again never brings back an older
 //!   version.
 
+#[cfg(test)]
+mod tests;
+
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
 use crate::plan::{Action, Claim, Dropped, FileStep, Guard, Place, Planner, Step, join, parent};

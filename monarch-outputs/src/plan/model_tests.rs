@@ -9,10 +9,11 @@
 mod two_nodes_tests;
 
 use super::*;
-use monarch_abi::outputs::record::Header;
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{Header, Op, Record, flag};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// So many random jobs: the same ones each time, or others if `MONARCH_MODEL_RANDOM` is set.
 fn jobs(cases: u32) -> ProptestConfig {
@@ -730,16 +731,13 @@ impl World {
 
     /// Files that were closed at a record and that the PFS has not under the names that they had,
     /// though the job did nothing to them afterwards but rename or remove them.
-    /// Of files that were renamed only if `MONARCH_MODEL_RENAMES` is set: about one of a million
-    /// random jobs still finds a state there that it did not have.
     fn missing_at(&self, seq: u64) -> impl Iterator<Item = (&[u8], u64)> {
-        let knows_renames = std::env::var_os("MONARCH_MODEL_RENAMES").is_some();
         self.history[seq as usize].iter().filter_map(move |(name, thing)| {
             let Thing::File(id) = thing else { return None };
             let closed = *self.closed_by.get(id)?;
             let mut others = self.journal.iter().filter(|written| written.id == *id && written.seq > closed);
             let is_kept = |written: &Written| match written.op {
-                Op::Rename => knows_renames,
+                Op::Rename => true,
                 Op::Unlink => written.seq > seq,
                 _ => false,
             };

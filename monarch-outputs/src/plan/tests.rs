@@ -1,7 +1,11 @@
 //! A test for each rule of the plan.
 
+mod random_jobs;
+
+use super::file::renamed_dirs;
 use super::*;
-use monarch_abi::outputs::record::Header;
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{Header, Op, Record, flag};
 
 /// Feeds records and answers for the PFS.
 struct Bench {

@@ -1,0 +1,201 @@
+//! What the records of the journal change.
+
+use super::entry::{Entry, FormerName};
+use super::file::{CopyState, LeftName, PlannedFile, parent, renamed_dirs};
+use super::place::{Guard, Place};
+use super::removals::unlinked;
+use super::step::{Claim, Created, Note};
+use super::tables::Tables;
+use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::record::{Op, Record, flag};
+use monarch_abi::outputs::through::is_temporary;
+
+/// Takes in a record. Records that were taken in before are ignored.
+pub(super) fn record(tables: &mut Tables, record: &Record<'_>) {
+    let (head, seq) = (&record.header, record.header.seq);
+    if seq <= tables.queue.last_seq() {
+        return;
+    }
+    tables.max_id = tables.max_id.max(head.id);
+    tables.queue.record(seq, head.node_news);
+    match record.op {
+        Op::Open => opened(tables, record),
+        Op::Close => closed(tables, head.id, seq, head.pid, head.time_ns),
+        Op::Rename => renamed(tables, record),
+        Op::Unlink => unlinked(tables, record, Place { seq, sub: 0 }),
+        Op::Rmdir => {
+            tables.claims.set(record.a, (seq, 0), Claim::RemovedDir);
+            tables.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
+        }
+        Op::Symlink => linked(tables, record.a, record.b, seq, head.time_ns),
+        Op::RenameLink => link_renamed(tables, record),
+        Op::Attributes => attributes_changed(tables, head.id, seq, head.flags, head.time_ns),
+        // It has its number, and no entry: open files are tried after it was read.
+        Op::Barrier => {}
+    }
+}
+
+fn opened(tables: &mut Tables, record: &Record<'_>) {
+    let (head, seq) = (&record.header, record.header.seq);
+    let is_watched = head.flags & flag::UNWATCHED == 0;
+    if let Some(file) = tables.files.get_mut(&head.id) {
+        file.generation += 1;
+        file.copy = CopyState::Waiting;
+        if is_watched {
+            file.openers.push(head.pid);
+        }
+        tables.reopen(head.id, seq);
+        return;
+    }
+    let Some(staged) = Staged::parse(record.b).filter(|staged| staged.id == head.id) else {
+        tables.notes.push(Note::UnknownFile(head.id));
+        return;
+    };
+    let replaces = head.flags & flag::PUBLISHED != 0;
+    let supersedes = replaces && !matches!(tables.overlay(record.a), Some(Claim::Absent | Claim::Left));
+    tables.cover(record.a);
+    tables.claims.set(record.a, (seq, 0), Claim::File(staged));
+    tables.open.insert(head.id);
+    let file = PlannedFile {
+        staged,
+        name: record.a.to_vec(),
+        former: Vec::new(),
+        part_dir: parent(record.a).to_vec(),
+        left: Vec::new(),
+        bound: seq,
+        place: None,
+        open_until: seq,
+        generation: 0,
+        copy: CopyState::Waiting,
+        replaces,
+        supersedes,
+        partial: false,
+        is_covered: false,
+        removed_at: None,
+        turns: Vec::new(),
+        in_flight: false,
+        was_published: false,
+        openers: if is_watched { vec![head.pid] } else { Vec::new() },
+        opened_ns: head.time_ns,
+        closed_ns: 0,
+        owner_changed: false,
+        extended_changed: false,
+    };
+    tables.files.insert(head.id, file);
+    tables.created.push(Created { staged, name: record.a.to_vec() });
+}
+
+fn closed(tables: &mut Tables, id: u64, seq: u64, pid: u32, time_ns: u64) {
+    let Some(file) = tables.files.get_mut(&id) else { return };
+    // The shim appends the close of the last descriptor that a process has of the file.
+    file.openers.retain(|opener| *opener != pid);
+    if file.is_covered {
+        return;
+    }
+    file.closed_ns = time_ns;
+    tables.set_place(id, Place { seq, sub: 0 });
+}
+
+fn renamed(tables: &mut Tables, record: &Record<'_>) {
+    let (head, seq) = (&record.header, record.header.seq);
+    if record.a == record.b {
+        return;
+    }
+    let Some(file) = tables.files.get(&head.id) else {
+        tables.notes.push(Note::UnknownFile(head.id));
+        return;
+    };
+    if head.flags & flag::PARENT != 0 {
+        return moved(tables, record);
+    }
+    let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+    tables.cover(record.b);
+    let Some(file) = tables.files.get(&head.id) else { return };
+    let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
+    let keeps_turn =
+        file.place.filter(|place| !is_temporary(&old, record.b) && tables.queue.stands_before_others(*place));
+    let is_mergeable =
+        keeps_turn.is_none() && !was_on_pfs && !tables.claims.has_below_but(&old, (bound, 0), &tables.replay.logged);
+    let guard = if !is_mergeable || tables.claims.has_below(&old, (bound, 0)) {
+        Guard::Any
+    } else if tables.replay.is_running {
+        Guard::File(staged)
+    } else {
+        Guard::Nothing
+    };
+    tables.claims.remove(&old, (bound, 0));
+    tables.claims.set(record.b, (seq, 0), Claim::File(staged));
+    tables.claims.set(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
+    tables.leaving.insert(head.id);
+    let Some(file) = tables.files.get_mut(&head.id) else { return };
+    file.left.push(LeftName { seq, name: old.clone(), guard, is_mergeable });
+    file.former.push(old.clone());
+    file.name = record.b.to_vec();
+    file.bound = seq;
+    (file.replaces, file.supersedes) = (false, false);
+    let is_open = tables.open.contains(&head.id);
+    if !is_open {
+        tables.set_place(head.id, Place { seq, sub: 0 });
+    }
+    if let Some(place) = keeps_turn {
+        tables.publish_as_former(head.id, place, FormerName { name: old, bound });
+    }
+}
+
+/// A directory above a file was renamed, on the PFS too.
+fn moved(tables: &mut Tables, record: &Record<'_>) {
+    let Some(file) = tables.files.get_mut(&record.header.id) else { return };
+    let (from, to) = renamed_dirs(record.a, record.b);
+    let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+    let before = file.left.clone();
+    file.moved(from, to);
+    let after = file.left.clone();
+    file.name = record.b.to_vec();
+    tables.claims.remove(&old, (bound, 0));
+    tables.claims.set(record.b, (bound, 0), Claim::File(staged));
+    for (before, after) in before.iter().zip(after) {
+        let key = (before.seq, 1);
+        if let Some(claim) = tables.claims.remove(&before.name, key) {
+            tables.claims.set(&after.name, key, claim);
+        }
+    }
+}
+
+fn linked(tables: &mut Tables, name: &[u8], target: &[u8], seq: u64, time_ns: u64) {
+    tables.cover(name);
+    tables.claims.set(name, (seq, 0), Claim::Symlink(target.to_vec()));
+    tables.queue.insert(Place { seq, sub: 0 }, Entry::Symlink(name.to_vec(), target.to_vec(), time_ns));
+}
+
+/// The new name gets the link, then the old one is removed.
+fn link_renamed(tables: &mut Tables, record: &Record<'_>) {
+    let (head, seq) = (&record.header, record.header.seq);
+    if let Some((to, target)) = record.renamed_link() {
+        linked(tables, to, target, seq, head.time_ns);
+        unlinked(tables, record, Place { seq, sub: 1 });
+    }
+}
+
+fn attributes_changed(tables: &mut Tables, id: u64, seq: u64, flags: u16, time_ns: u64) {
+    let Some(file) = tables.files.get_mut(&id) else { return };
+    if flags & flag::BY_AGENT != 0 {
+        // A snapshot of it has its name.
+        file.was_published = true;
+        return;
+    }
+    file.owner_changed |= flags & flag::OWNER != 0;
+    if flags & flag::EXTENDED != 0 {
+        // The copy has to be made with them.
+        file.extended_changed = true;
+        file.generation += 1;
+        file.copy = CopyState::Waiting;
+        if let Some(place) = file.place {
+            tables.queue.want_copy(place);
+        }
+    }
+    // A publication that was begun may have missed them: it is done once more.
+    if file.in_flight && file.place.is_none() && !tables.open.contains(&id) {
+        file.closed_ns = time_ns;
+        tables.set_place(id, Place { seq, sub: 0 });
+    }
+}

@@ -1,0 +1,221 @@
+//! The files, the queue and the claims of a plan, changed together.
+
+use super::claims::Claims;
+use super::entry::{Entry, FormerName};
+use super::file::{CopyState, LeftName, PlannedFile};
+use super::place::{Guard, Place};
+use super::queue::Queue;
+use super::replay::Replay;
+use super::step::{Claim, Created, Dropped, Note};
+use std::collections::{BTreeSet, HashMap};
+
+/// What a plan knows.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) files: HashMap<u64, PlannedFile>,
+    pub(super) open: BTreeSet<u64>,
+    /// Files that have left a name by a rename.
+    pub(super) leaving: BTreeSet<u64>,
+    pub(super) queue: Queue,
+    pub(super) claims: Claims,
+    pub(super) replay: Replay,
+    pub(super) created: Vec<Created>,
+    pub(super) dropped: Vec<Dropped>,
+    pub(super) notes: Vec<Note>,
+    /// The highest number of a staged file in the records.
+    pub(super) max_id: u64,
+}
+
+impl Tables {
+    /// All open files.
+    pub(super) fn open_files(&self) -> impl Iterator<Item = &PlannedFile> {
+        self.open.iter().filter_map(|id| self.files.get(id))
+    }
+
+    /// The overlay's entry of a name.
+    pub(super) fn overlay(&self, name: &[u8]) -> Option<&Claim> {
+        Some(self.claims.last(name)?.1)
+    }
+
+    pub(super) fn set_place(&mut self, id: u64, place: Place) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if let Some(old) = file.place.replace(place) {
+            self.queue.remove(old);
+        }
+        self.open.remove(&id);
+        if file.copy == CopyState::Waiting {
+            self.queue.want_copy(place);
+        }
+        self.queue.insert(place, Entry::File(id));
+    }
+
+    pub(super) fn clear_place(&mut self, id: u64) {
+        let Some(place) = self.files.get_mut(&id).and_then(|file| file.place.take()) else { return };
+        self.queue.remove(place);
+    }
+
+    /// A file that was renamed gets its former name first, at the place that it had.
+    pub(super) fn publish_as_former(&mut self, id: u64, place: Place, former: FormerName) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.turns.push(place);
+        if file.copy == CopyState::Waiting {
+            self.queue.want_copy(place);
+        }
+        self.queue.insert(place, Entry::Former(id, former));
+    }
+
+    /// A file is published under its last name only.
+    pub(super) fn forget_turns(&mut self, id: u64) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        for place in std::mem::take(&mut file.turns) {
+            self.queue.remove(place);
+        }
+    }
+
+    /// The file is open: it has no place.
+    pub(super) fn reopen(&mut self, id: u64, open_until: u64) {
+        if self.files.get(&id).is_some_and(|file| file.is_covered && !file.in_flight) {
+            return self.lose(id);
+        }
+        self.clear_place(id);
+        // What it had then is not kept.
+        self.forget_turns(id);
+        if !self.replay.is_running && self.files.get(&id).is_some_and(|file| file.is_covered) {
+            return self.unlink_left_since_begin(id);
+        }
+        self.open.insert(id);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.open_until = file.open_until.max(open_until);
+        }
+    }
+
+    pub(super) fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
+        let claim = if guard == Guard::Nothing { Claim::Left } else { Claim::Absent };
+        self.claims.set(path, (place.seq, place.sub), claim);
+        self.queue.insert(place, Entry::Unlink(path.to_vec(), guard, time_ns));
+    }
+
+    /// Removes the names that a cancelled file has left behind, in the places of its renames: what
+    /// has got them since stays. Gives the places.
+    pub(super) fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) -> Vec<Place> {
+        let unlink = |LeftName { seq, name, guard, .. }| {
+            let place = self.queue.free_place(seq, 1);
+            self.enqueue_unlink(place, &name, guard, time_ns);
+            place
+        };
+        left.into_iter().map(unlink).collect()
+    }
+
+    /// A file is done with when its publication is: removes the names that it has left since that
+    /// was begun.
+    fn unlink_left_since_begin(&mut self, id: u64) {
+        let Some(begun) = self.queue.publishing_place(id) else { return };
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let (left, since) = std::mem::take(&mut file.left).into_iter().partition(|left| left.seq <= begun.seq);
+        file.left = left;
+        self.unlink_left(since, 0);
+    }
+
+    /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
+    /// the PFS. A closed one keeps its place.
+    pub(super) fn cover(&mut self, name: &[u8]) {
+        let Some((_, Claim::File(file))) = self.claims.last(name) else { return };
+        let id = file.id;
+        if self.open.contains(&id) {
+            self.lose(id);
+        } else if let Some(file) = self.files.get_mut(&id) {
+            file.is_covered = true;
+        }
+    }
+
+    /// Cancels a file; what it has left behind is removed.
+    pub(super) fn lose(&mut self, id: u64) {
+        let Some(file) = self.files.get(&id) else { return };
+        let (staged, name, bound, left) = (file.staged, file.name.clone(), file.bound, file.left.clone());
+        let is_in_flight = file.in_flight;
+        self.cancel(id);
+        let mut places = self.unlink_left(left, 0);
+        if self.replay.is_running || is_in_flight {
+            // It may be on the PFS, of an earlier agent that has not logged that or in a moment.
+            let place = self.queue.free_place(bound, 1);
+            self.enqueue_unlink(place, &name, Guard::File(staged), 0);
+            places.push(place);
+        }
+        if self.replay.is_running {
+            self.replay.left_by.extend(places.into_iter().map(|place| (place, id)));
+        }
+    }
+
+    /// Forgets a file; its data and its part file are not needed.
+    pub(super) fn cancel(&mut self, id: u64) {
+        self.clear_place(id);
+        self.forget_turns(id);
+        self.open.remove(&id);
+        self.leaving.remove(&id);
+        let Some(file) = self.files.remove(&id) else { return };
+        if let Some(removal) = file.removed_at {
+            self.queue.forget_removal(removal);
+        }
+        self.claims.remove(&file.name, (file.bound, 0));
+        for left in &file.left {
+            self.claims.remove(&left.name, (left.seq, 1));
+        }
+        let part_dir = file.part_dir.clone();
+        self.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name });
+    }
+
+    /// Cancels a file that the next entry replaces; the names that it has left. What an earlier
+    /// agent may have published under them is removed.
+    pub(super) fn leave_out(&mut self, id: u64) -> Vec<Vec<u8>> {
+        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        let names = left.iter().map(|left| left.name.clone()).collect();
+        self.cancel(id);
+        self.unlink_left(left.into_iter().filter(|left| left.guard != Guard::Nothing).collect(), 0);
+        names
+    }
+
+    /// Removes a published file from the plan; names whose claims went with it.
+    pub(super) fn forget(&mut self, id: u64) -> Vec<Vec<u8>> {
+        self.leaving.remove(&id);
+        self.forget_turns(id);
+        let Some(file) = self.files.remove(&id) else { return Vec::new() };
+        self.claims.remove(&file.name, (file.bound, 0));
+        for left in &file.left {
+            self.claims.remove(&left.name, (left.seq, 1));
+        }
+        file.left.into_iter().map(|left| left.name).chain([file.name]).collect()
+    }
+
+    /// Another thing, which got the name by record `bound`, is published under it: what earlier
+    /// records left there is gone.
+    pub(super) fn replaced(&mut self, name: &[u8], bound: u64) {
+        let mut gone = Vec::new();
+        for id in &self.leaving {
+            let Some(file) = self.files.get_mut(id) else { continue };
+            file.left.retain(|left| {
+                let is_gone = left.name == name && left.seq < bound;
+                if is_gone {
+                    gone.push(left.seq);
+                }
+                !is_gone
+            });
+        }
+        for seq in gone {
+            self.claims.remove(name, (seq, 1));
+        }
+        self.forget_left_by_lost(name, bound);
+    }
+
+    /// The same, for names that files have left that are lost in a restart.
+    fn forget_left_by_lost(&mut self, name: &[u8], bound: u64) {
+        let is_of_name =
+            |place: &Place| matches!(self.queue.get(*place), Some(Entry::Unlink(path, ..)) if path == name);
+        let gone: Vec<Place> =
+            self.replay.left_by.keys().copied().filter(|place| place.seq < bound && is_of_name(place)).collect();
+        for place in gone {
+            self.replay.left_by.remove(&place);
+            self.queue.remove(place);
+            self.replay.done.push((name.to_vec(), (place.seq, place.sub)));
+        }
+    }
+}
