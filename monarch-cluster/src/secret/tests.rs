@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
+use super::job::PORTS;
+use super::user::default_file;
 use super::*;
 
 fn nothing(_: &str) -> Option<String> {
@@ -20,7 +22,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 
 #[track_caller]
 fn refused(path: &Path, fragments: &[&str]) {
-    let error = Secret::load(Some(path), &nothing).unwrap_err().to_string();
+    let error = UserSecret::load(Some(path), &nothing).unwrap_err().to_string();
     for fragment in fragments {
         assert!(error.contains(fragment), "no `{fragment}` in {error}");
     }
@@ -38,7 +40,7 @@ fn of_many_that_start_at_once_one_makes_the_file_and_all_read_the_same() {
                     scope.spawn(|| {
                         barrier.wait();
                         let env = |name: &str| (name == "HOME").then(|| home.clone());
-                        Secret::load(None, &env).unwrap().derive("x")
+                        UserSecret::load(None, &env).unwrap().0.derive("x")
                     })
                 })
                 .collect();
@@ -73,7 +75,7 @@ fn what_others_could_know_is_no_secret() {
     write(&at("long"), &"x".repeat(5000), 0o600);
     refused(&at("long"), &["longer than any secret"]);
     refused(&at("none/secret"), &["cannot make the secret", "No such file", "cluster.secret_file"]);
-    assert!(Secret::load(Some(&at("good")), &nothing).is_ok());
+    assert!(UserSecret::load(Some(&at("good")), &nothing).is_ok());
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(at("good"), Some(12_345), None).unwrap();
         refused(&at("good"), &["belongs to another user"]);
@@ -86,14 +88,14 @@ fn the_environment_goes_before_the_file() {
     let path = dir.path().join("secret");
     write(&path, "a file of 16 byte\n", 0o400);
     let env = |name: &str| (name == VARIABLE).then(|| "a file of 16 byte".to_owned());
-    let (one, two) = (Secret::load(Some(&path), &nothing).unwrap(), Secret::load(None, &env).unwrap());
-    assert_eq!(one.derive("x"), two.derive("x"));
+    let (one, two) = (UserSecret::load(Some(&path), &nothing).unwrap(), UserSecret::load(None, &env).unwrap());
+    assert_eq!(one.0.derive("x"), two.0.derive("x"));
     let short = |name: &str| (name == VARIABLE).then(|| "short".to_owned());
-    let error = Secret::load(Some(&path), &short).unwrap_err().to_string();
+    let error = UserSecret::load(Some(&path), &short).unwrap_err().to_string();
     assert!(error.starts_with("MONARCH_CLUSTER_SECRET holds a secret of 5 bytes"), "{error}");
-    let error = Secret::load(None, &nothing).unwrap_err().to_string();
+    let error = UserSecret::load(None, &nothing).unwrap_err().to_string();
     assert!(error.contains("HOME"), "{error}");
-    assert_eq!(format!("{one:?}"), "Secret(..)");
+    assert_eq!(format!("{one:?}"), "UserSecret(Secret(..))");
 }
 
 #[test]
@@ -114,19 +116,25 @@ fn each_purpose_has_a_key_of_its_own() {
     assert_eq!(a.derive("http"), a.clone().derive("http"));
     assert_ne!(a.derive("http"), a.derive("gossip"));
     assert_ne!(a.derive("http"), b.derive("http"));
-    assert_ne!(a.seed(), b.seed());
+    assert_ne!(UserSecret(a.clone()).seed(), UserSecret(b).seed());
     let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let port = a.port(&members(&["n1", "n2"]));
-    assert_eq!(port, a.port(&members(&["n2", "n1"])));
-    let ports: BTreeSet<u16> = (0..500).map(|n| a.port(&members(&["n1", &format!("n{n}")]))).collect();
+    let job = JobSecret(a.clone());
+    let port = job.port(&members(&["n1", "n2"]));
+    assert_eq!(port, job.port(&members(&["n2", "n1"])));
+    let ports: BTreeSet<u16> = (0..500).map(|n| job.port(&members(&["n1", &format!("n{n}")]))).collect();
     assert!(ports.len() > 450 && ports.iter().all(|port| PORTS.contains(port)));
-    assert_ne!(a.code(&["ab", "c"]), a.code(&["a", "bc"]));
+    assert_ne!(a.code(&[b"ab", b"c"]), a.code(&[b"a", b"bc"]));
 }
 
-/// What releases agree on: a mixture of them in one job must find the same port.
+/// What releases agree on: a mixture of them in one job must find the same port and keys, and find
+/// each other's copies.
 #[test]
 fn what_is_derived_stays_the_same() {
-    let secret = Secret::new(b"sixteen bytes...", "a test").unwrap();
-    let hex: String = secret.derive("http").iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!((hex.as_str(), secret.port(&["a".to_owned()])), ("2ea96259f4dbac9e", 25407));
+    let secret = UserSecret::new(b"sixteen bytes...", "a test").unwrap();
+    let hex = |key: [u8; 32]| data_encoding::HEXLOWER.encode(&key[..8]);
+    let job = JobSecret::of_user(&secret);
+    assert_eq!(hex(secret.0.derive("http")), "2ea96259f4dbac9e");
+    let keys = [job.connections(), job.gossip(), job.tls(), job.tags()].map(hex);
+    assert_eq!(keys, ["3ebe6eb101af1bf5", "872aeda6001e96b3", "fd2d8e13adc10e62", "06bcdaf51cc457d2"]);
+    assert_eq!((job.port(&["a".to_owned()]), secret.seed()), (25407, 8_483_261_030_780_272_633));
 }
