@@ -208,7 +208,8 @@ impl Node {
         let keys = (intro.user.seed(), TagKey::new(intro.job.tags()));
         let node = Self::wire(keys, pool, traffic, (listen, server_runtime))?;
         tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
-            members = cluster.members.len(), placement = ?cluster.placement, encryption = ?cluster.encryption, "one of several nodes");
+            members = cluster.members.len(), placement = ?cluster.placement, encryption = ?cluster.encryption,
+            job = cluster.job.as_deref().unwrap_or_default(), "one of several nodes");
         Ok(Some(node))
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `user` | [`UserSecret`]: what outlives a job, above all the names of copies |
 //! | `job` | [`JobSecret`]: keys of connections, gossip and tags, the default port |
+//! | `job_number` | what tells a job from all others, without being secret |
 //! | `file` | the file of a secret, read with care and made by one of many nodes |
 //!
 //! A secret itself is never used: each purpose has a key of its own, HMAC-SHA256 of the purpose
@@ -15,12 +16,13 @@
 mod error;
 mod file;
 mod job;
+mod job_number;
 #[cfg(test)]
 mod tests;
 mod user;
 
-pub use error::{LEAST, SecretError, VARIABLE};
-pub use job::JobSecret;
+pub use error::{Holder, JOB_VARIABLE, LEAST, SecretError, VARIABLE, VARIABLES};
+pub use job::{JobSecret, identify};
 pub use user::UserSecret;
 
 use std::fmt;

@@ -55,14 +55,14 @@ use std::path::{Path, PathBuf};
 
 pub use checks::{AbsentNames, AbsentRule, Checks};
 use context::Context;
-pub use env::SECRET_VARIABLE;
+pub use env::{JOB_SECRET_VARIABLE, SECRET_VARIABLE};
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
     Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Encryption, Engine, Extent, Follow,
-    Index, Io, Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch,
-    RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
+    Index, Io, JobSecretSource, Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement,
+    Policy, Prefetch, RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::MemoryWatch;

@@ -81,8 +81,9 @@ impl Introduction {
     /// # Errors
     /// When a secret cannot be loaded, or this node has no address.
     pub fn of(cluster: &Cluster) -> Result<Self, NodeError> {
-        let user = UserSecret::load(cluster.secret_file.as_deref(), &|name| std::env::var(name).ok())?;
-        let job = JobSecret::of_user(&user);
+        let environment = |name: &str| std::env::var(name).ok();
+        let user = UserSecret::load(cluster.secret_file.as_deref(), &environment)?;
+        let job = JobSecret::load(cluster, &user, &environment)?;
         let port = cluster.port.unwrap_or_else(|| job.port(cluster.agreed()));
         let local = discovery::SystemLocal;
         let listen = SocketAddr::new(discovery::listen_address(cluster, &local)?, port);

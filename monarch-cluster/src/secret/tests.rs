@@ -1,5 +1,6 @@
 //! One secret for all, and none that others could know.
 
+use monarch_config::{Cluster, JobSecretSource};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -136,5 +137,139 @@ fn what_is_derived_stays_the_same() {
     assert_eq!(hex(secret.0.derive("http")), "2ea96259f4dbac9e");
     let keys = [job.connections(), job.gossip(), job.tls(), job.tags()].map(hex);
     assert_eq!(keys, ["3ebe6eb101af1bf5", "872aeda6001e96b3", "fd2d8e13adc10e62", "06bcdaf51cc457d2"]);
+    let (derived, given) = (JobSecret::numbered(&secret, "SLURM_JOB_ID=7"), job_of_file_bytes(&secret));
+    assert_eq!([derived.connections(), given.connections()].map(hex), ["4564772ad503432c", "f5907574db05b1df"]);
     assert_eq!((job.port(&["a".to_owned()]), secret.seed()), (25407, 8_483_261_030_780_272_633));
+}
+
+/// The secret of a job that was given "a job's own secret".
+fn job_of_file_bytes(user: &UserSecret) -> JobSecret {
+    let env = |name: &str| (name == JOB_VARIABLE).then(|| "a job's own secret".to_owned());
+    JobSecret::load(&Cluster::default(), user, &env).unwrap()
+}
+
+fn user() -> UserSecret {
+    UserSecret::new(&[7; 32], "a test").unwrap()
+}
+
+/// The environment with these variables.
+fn variables(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+    let pairs: Vec<(String, String)> = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    move |name| pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+}
+
+/// The section of a job with this file.
+fn with_file(path: &Path) -> Cluster {
+    Cluster { job_secret: JobSecretSource::File, job_secret_file: Some(path.to_owned()), ..Cluster::default() }
+}
+
+#[test]
+fn each_job_has_keys_of_its_own_and_all_have_the_names_of_the_user() {
+    let user = user();
+    let derived = |pairs: &[(&str, &str)]| {
+        let mut cluster = Cluster { job_secret: JobSecretSource::Derived, ..Cluster::default() };
+        cluster.job = identify(&cluster, &variables(pairs)).unwrap();
+        JobSecret::load(&cluster, &user, &nothing).unwrap()
+    };
+    let members = vec!["n1".to_owned(), "n2".to_owned()];
+    let jobs = [
+        JobSecret::of_user(&user),
+        job_of_file_bytes(&user),
+        derived(&[("SLURM_JOB_ID", "7")]),
+        derived(&[("SLURM_JOB_ID", "8")]),
+        derived(&[("SLURM_JOB_ID", "7"), ("SLURM_CLUSTER_NAME", "alps")]),
+        // Numbers begin again, and a job that was put back in the queue keeps its number.
+        derived(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_START_TIME", "1")]),
+        derived(&[("PBS_JOBID", "7")]),
+        derived(&[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "1")]),
+        derived(&[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "2")]),
+        derived(&[("MONARCH_JOB_ID", "7"), ("SLURM_JOB_ID", "7")]),
+    ];
+    type Key = fn(&JobSecret) -> [u8; 32];
+    let keys: [Key; 4] = [JobSecret::connections, JobSecret::gossip, JobSecret::tls, JobSecret::tags];
+    let all: BTreeSet<[u8; 32]> = jobs.iter().flat_map(|job| keys.map(|key| key(job))).collect();
+    assert_eq!(all.len(), jobs.len() * keys.len(), "no key of a job is one of another");
+    let ports: BTreeSet<u16> = jobs.iter().map(|job| job.port(&members)).collect();
+    assert!(ports.len() >= jobs.len() - 1, "{ports:?}");
+    // The seed, and so what copies are called, does not depend on the job.
+    assert_eq!(user.seed(), UserSecret::new(&[7; 32], "a test").unwrap().seed());
+    assert_eq!(derived(&[("SLURM_JOB_ID", " 7 ")]).gossip(), derived(&[("SLURM_JOB_ID", "7")]).gossip());
+    let other = UserSecret::new(&[8; 32], "a test").unwrap();
+    assert_ne!(JobSecret::numbered(&user, "7").tls(), JobSecret::numbered(&other, "7").tls());
+    assert_ne!(job_of_file_bytes(&user).tls(), job_of_file_bytes(&other).tls(), "a node needs both secrets");
+}
+
+#[test]
+fn a_job_without_a_number_is_refused_with_the_variables_that_were_looked_for() {
+    let derived = Cluster { job_secret: JobSecretSource::Derived, ..Cluster::default() };
+    let errors = [
+        identify(&derived, &variables(&[("SLURM_JOB_ID", " "), ("SLURM_CLUSTER_NAME", "alps")])).unwrap_err(),
+        JobSecret::load(&derived, &user(), &variables(&[("SLURM_JOB_ID", "7")])).unwrap_err(),
+    ];
+    for error in errors.map(|error| error.to_string()) {
+        for fragment in ["cluster.job_secret is derived", "MONARCH_JOB_ID, SLURM_JOB_ID, PBS_JOBID", "none or file"] {
+            assert!(error.contains(fragment), "no `{fragment}` in {error}");
+        }
+    }
+    assert_eq!(identify(&Cluster::default(), &variables(&[("SLURM_JOB_ID", "7")])).unwrap(), None);
+}
+
+/// The one file of a job, made by whichever node comes first.
+#[test]
+fn of_the_nodes_of_a_job_one_makes_its_file_and_all_have_the_same_keys() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, user, barrier) = (dir.path().join("job-7"), user(), Barrier::new(16));
+        let cluster = with_file(&path);
+        let found: BTreeSet<[u8; 32]> = thread::scope(|scope| {
+            let node = || {
+                barrier.wait();
+                JobSecret::load(&cluster, &user, &nothing).unwrap().connections()
+            };
+            let threads: Vec<_> = (0..16).map(|_| scope.spawn(node)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(found.len(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // Handed out in the environment, the same secret is the same.
+        let text = fs::read_to_string(&path).unwrap();
+        let pairs = [(JOB_VARIABLE, text.as_str())];
+        let env = variables(&pairs);
+        let by_variable = JobSecret::load(&Cluster::default(), &user, &env).unwrap();
+        assert!(found.contains(&by_variable.connections()));
+        assert!(!found.contains(&JobSecret::of_user(&user).connections()));
+    }
+}
+
+#[test]
+fn a_file_of_the_job_that_others_could_know_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |name: &str| {
+        let error = JobSecret::load(&with_file(&dir.path().join(name)), &user(), &nothing).unwrap_err();
+        error.to_string()
+    };
+    write(&dir.path().join("open"), "0123456789abcdef", 0o604);
+    let open = error("open");
+    assert!(open.contains("/open is open to others") && open.contains("chmod 600"), "{open}");
+    write(&dir.path().join("short"), "0123", 0o600);
+    assert!(error("short").contains("/short holds a secret of 4 bytes"), "{}", error("short"));
+    let none = error("none/job");
+    for fragment in ["cannot make the secret", "/none/job", "cluster.job_secret_file", JOB_VARIABLE] {
+        assert!(none.contains(fragment), "no `{fragment}` in {none}");
+    }
+    let short = variables(&[(JOB_VARIABLE, "0123")]);
+    let error = JobSecret::load(&Cluster::default(), &user(), &short).unwrap_err().to_string();
+    assert!(error.starts_with("MONARCH_CLUSTER_JOB_SECRET holds a secret of 4 bytes"), "{error}");
+    assert_eq!(identify(&Cluster::default(), &short).unwrap_err().to_string(), error);
+}
+
+#[test]
+fn what_identifies_a_job_shows_no_secret() {
+    let text = "a job's own secret";
+    let shown = identify(&Cluster::default(), &variables(&[(JOB_VARIABLE, text)])).unwrap().unwrap();
+    assert!(shown.starts_with("MONARCH_CLUSTER_JOB_SECRET (") && !shown.contains(text), "{shown}");
+    let other = identify(&Cluster::default(), &variables(&[(JOB_VARIABLE, "another job's secret")])).unwrap();
+    assert_ne!(other, Some(shown));
+    assert_eq!(identify(&with_file(Path::new("/s/7")), &nothing).unwrap().as_deref(), Some("/s/7"));
 }

@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::{SecretError, VARIABLE};
-use super::{Secret, file, first};
+use super::error::{Holder, SecretError, VARIABLE};
+use super::file::SecretFile;
+use super::{Secret, first};
 
 /// The secret of a user, the same for all jobs that share copies on disk.
 #[derive(Clone, Debug)]
@@ -22,12 +23,14 @@ impl UserSecret {
         if let Some(text) = env(VARIABLE).filter(|text| !text.is_empty()) {
             return Self::new(text.trim_end_matches('\n').as_bytes(), VARIABLE);
         }
+        let holder = Holder::User;
         let bytes = match file {
-            Some(path) => file::load(path)?,
+            Some(path) => SecretFile { path, holder }.load()?,
             None => {
                 let path = default_file(env).ok_or(SecretError::NoPlace)?;
-                file::make_directory(&path)?;
-                file::load(&path)?
+                let file = SecretFile { path: &path, holder };
+                file.make_directory()?;
+                file.load()?
             }
         };
         Ok(Self(Secret(bytes)))
