@@ -5,6 +5,7 @@
 //! | `user` | [`UserSecret`]: what outlives a job, above all the names of copies |
 //! | `job` | [`JobSecret`]: keys of connections, gossip and tags, the default port |
 //! | `job_number` | what tells a job from all others, without being secret |
+//! | `lines` | a user's secret and, after a rotation, the one that names copies |
 //! | `file` | the file of a secret, read with care and made by one of many nodes |
 //!
 //! A secret itself is never used: each purpose has a key of its own, HMAC-SHA256 of the purpose
@@ -17,6 +18,7 @@ mod error;
 mod file;
 mod job;
 mod job_number;
+mod lines;
 #[cfg(test)]
 mod tests;
 mod user;

@@ -167,6 +167,20 @@ pub fn load_source(
     layered(file, env, overrides, probe, |mut cx, raw| resolve::source(&mut cx, &raw.source.unwrap_or_default()))
 }
 
+/// The section `cluster`, for commands that need only that of a configuration; arguments and errors
+/// as for [`load`].
+///
+/// # Errors
+/// A mistake in a layer, or in the settings of the section `cluster`.
+pub fn load_cluster(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<Cluster, ConfigError> {
+    layered(file, env, overrides, probe, |mut cx, raw| resolve::cluster(&mut cx, &raw.cluster.unwrap_or_default()))
+}
+
 /// Lays the layers over each other and makes something of them. Where the defaults of the site do
 /// not fit this node or the user's settings, they are left out, with a warning.
 fn layered<'a, T>(

@@ -56,6 +56,22 @@ pub enum SecretError {
         "no place for the secret of the cluster: neither XDG_CONFIG_HOME nor HOME is an absolute path; set cluster.secret_file or {VARIABLE}"
     )]
     NoPlace,
+    /// Digits that are none.
+    #[error(
+        "{place} has a line `former-hex` with something else than hexadecimal digits: write the former secret behind `former: `"
+    )]
+    NoHex {
+        /// The variable or the file.
+        place: String,
+    },
+    /// There is nothing to rotate.
+    #[error("there is no secret at {} yet: the first job with several nodes makes it", .0.display())]
+    NoneYet(PathBuf),
+    /// A secret that only the user can change.
+    #[error(
+        "the secret is in {VARIABLE}, which no command can change: set it to a new one, with a second line `former: ` and the secret of now"
+    )]
+    InVariable,
     /// The batch system has given the job no number.
     #[error(
         "cluster.job_secret is derived, and the environment has no number of the job: none of {variables}; set MONARCH_JOB_ID to the same text on all nodes, another one for each job, or set cluster.job_secret to none or file"
@@ -83,7 +99,7 @@ pub enum SecretError {
         path.display(), holder.setting(), holder.variable()
     )]
     Io {
-        /// Read, or make.
+        /// Read, make, or replace.
         doing: &'static str,
         /// Whose secret it is.
         holder: Holder,

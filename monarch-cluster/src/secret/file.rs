@@ -109,6 +109,18 @@ impl SecretFile<'_> {
         self.sync_directory()
     }
 
+    /// Gives the file another content. A reader sees the former content or this one.
+    pub(super) fn replace(self, content: &[u8]) -> Result<(), SecretError> {
+        // What could not be read again must not take its place.
+        self.sound(content.to_vec())?;
+        let replaced = || {
+            let new = self.written(content)?;
+            std::fs::rename(&new.0, self.path)?;
+            self.sync_directory()
+        };
+        replaced().map_err(|error| self.failed("replace", error))
+    }
+
     /// Writes `content` to a file of another name in the same directory.
     fn written(self, content: &[u8]) -> io::Result<Temporary> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -131,7 +143,7 @@ impl SecretFile<'_> {
         }
     }
 
-    fn failed(self, doing: &'static str, error: io::Error) -> SecretError {
+    pub(super) fn failed(self, doing: &'static str, error: io::Error) -> SecretError {
         SecretError::Io { doing, holder: self.holder, path: self.path.to_owned(), error }
     }
 
@@ -161,7 +173,7 @@ fn name_it(new: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file that is removed at the end, with or without success.
+/// A file that is removed at the end, with or without success, unless it has another name by then.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {

@@ -60,13 +60,13 @@ impl JobSecret {
     }
 
     fn derived(user: &UserSecret, kind: &[u8], from: &[u8]) -> Self {
-        Self(Secret(user.0.code(&[b"monarch-cluster-job", kind, from]).to_vec()))
+        Self(Secret(user.current().code(&[b"monarch-cluster-job", kind, from]).to_vec()))
     }
 
     /// Takes the user's secret for the job's.
     #[must_use]
     pub fn of_user(user: &UserSecret) -> Self {
-        Self(user.0.clone())
+        Self(user.current().clone())
     }
 
     /// Returns the key of the proofs by which connections begin.

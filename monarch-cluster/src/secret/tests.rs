@@ -41,7 +41,7 @@ fn of_many_that_start_at_once_one_makes_the_file_and_all_read_the_same() {
                     scope.spawn(|| {
                         barrier.wait();
                         let env = |name: &str| (name == "HOME").then(|| home.clone());
-                        UserSecret::load(None, &env).unwrap().0.derive("x")
+                        UserSecret::load(None, &env).unwrap().current().derive("x")
                     })
                 })
                 .collect();
@@ -90,13 +90,13 @@ fn the_environment_goes_before_the_file() {
     write(&path, "a file of 16 byte\n", 0o400);
     let env = |name: &str| (name == VARIABLE).then(|| "a file of 16 byte".to_owned());
     let (one, two) = (UserSecret::load(Some(&path), &nothing).unwrap(), UserSecret::load(None, &env).unwrap());
-    assert_eq!(one.0.derive("x"), two.0.derive("x"));
+    assert_eq!(one.current().derive("x"), two.current().derive("x"));
     let short = |name: &str| (name == VARIABLE).then(|| "short".to_owned());
     let error = UserSecret::load(Some(&path), &short).unwrap_err().to_string();
     assert!(error.starts_with("MONARCH_CLUSTER_SECRET holds a secret of 5 bytes"), "{error}");
     let error = UserSecret::load(None, &nothing).unwrap_err().to_string();
     assert!(error.contains("HOME"), "{error}");
-    assert_eq!(format!("{one:?}"), "UserSecret(Secret(..))");
+    assert_eq!(format!("{one:?}"), "UserSecret(Lines { current: Secret(..), former: None })");
 }
 
 #[test]
@@ -117,7 +117,8 @@ fn each_purpose_has_a_key_of_its_own() {
     assert_eq!(a.derive("http"), a.clone().derive("http"));
     assert_ne!(a.derive("http"), a.derive("gossip"));
     assert_ne!(a.derive("http"), b.derive("http"));
-    assert_ne!(UserSecret(a.clone()).seed(), UserSecret(b).seed());
+    let seed = |secret: &Secret| UserSecret::new(&secret.0, "a").unwrap().seed();
+    assert_ne!(seed(&a), seed(&b));
     let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let job = JobSecret(a.clone());
     let port = job.port(&members(&["n1", "n2"]));
@@ -134,7 +135,7 @@ fn what_is_derived_stays_the_same() {
     let secret = UserSecret::new(b"sixteen bytes...", "a test").unwrap();
     let hex = |key: [u8; 32]| data_encoding::HEXLOWER.encode(&key[..8]);
     let job = JobSecret::of_user(&secret);
-    assert_eq!(hex(secret.0.derive("http")), "2ea96259f4dbac9e");
+    assert_eq!(hex(secret.current().derive("http")), "2ea96259f4dbac9e");
     let keys = [job.connections(), job.gossip(), job.tls(), job.tags()].map(hex);
     assert_eq!(keys, ["3ebe6eb101af1bf5", "872aeda6001e96b3", "fd2d8e13adc10e62", "06bcdaf51cc457d2"]);
     let (derived, given) = (JobSecret::numbered(&secret, "SLURM_JOB_ID=7"), job_of_file_bytes(&secret));
@@ -272,4 +273,95 @@ fn what_identifies_a_job_shows_no_secret() {
     let other = identify(&Cluster::default(), &variables(&[(JOB_VARIABLE, "another job's secret")])).unwrap();
     assert_ne!(other, Some(shown));
     assert_eq!(identify(&with_file(Path::new("/s/7")), &nothing).unwrap().as_deref(), Some("/s/7"));
+}
+
+#[test]
+fn a_rotation_gives_other_keys_and_keeps_what_copies_are_called() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    // As text, as bytes, in several lines, with blanks at its ends.
+    let secrets: [&[u8]; 4] = [b"sixteen bytes...", &[0xff; 20], b"two lines of\na secret", b"  blanks at its ends  "];
+    for text in secrets {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let load = || UserSecret::load(Some(&path), &nothing).unwrap();
+        let mut all = vec![load()];
+        for _ in 0..80 {
+            assert_eq!(UserSecret::rotate(Some(&path), &nothing).unwrap(), path);
+            all.push(load());
+        }
+        assert!(all.iter().all(|secret| secret.seed() == all[0].seed()), "{text:?}");
+        let keys: BTreeSet<[u8; 32]> = all.iter().map(|secret| JobSecret::of_user(secret).connections()).collect();
+        assert_eq!(keys.len(), all.len(), "no key is one of before");
+        // However often: the new secret, and the one that names copies.
+        let now = fs::read_to_string(&path).unwrap();
+        assert!(now.lines().count() == 2 && now.lines().nth(1).unwrap().starts_with("former"), "{now}");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+        // In the environment, the same text is the same secret.
+        let env = |name: &str| (name == VARIABLE).then(|| now.clone());
+        let by_variable = UserSecret::load(None, &env).unwrap();
+        assert_eq!(
+            (by_variable.seed(), by_variable.current().derive("x")),
+            (load().seed(), load().current().derive("x"))
+        );
+    }
+}
+
+/// By hand, as the documentation says: the new secret, and behind it those of before.
+#[test]
+fn of_several_former_secrets_the_last_one_names_copies() {
+    let of = |text: &str| UserSecret::new(text.as_bytes(), "a test");
+    let (first, second, third) = ("the first secret", "the second secret", "the third secret");
+    let all = of(&format!("{third}\r\nformer: {second}\r\nformer: {first}\r\n")).unwrap();
+    assert_eq!(all.seed(), of(first).unwrap().seed());
+    assert_eq!(all.current().derive("x"), of(third).unwrap().current().derive("x"));
+    let error = |text: &str| of(text).unwrap_err().to_string();
+    assert!(error(&format!("{third}\nformer: short")).starts_with("`former` in a test holds a secret of 5 bytes"));
+    assert!(error(&format!("short\nformer: {first}")).starts_with("a test holds a secret of 5 bytes"));
+    assert!(error(&format!("former: {first}")).starts_with("a test holds a secret of 0 bytes"));
+    assert!(error(&format!("{third}\nformer-hex: xyz")).contains("something else than hexadecimal digits"));
+}
+
+/// A reader meanwhile, on whichever node, finds a whole file.
+#[test]
+fn while_secrets_are_rotated_every_reader_finds_the_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    let seed = UserSecret::load(Some(&path), &nothing).unwrap().seed();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let rotate = || (0..40).for_each(|_| drop(UserSecret::rotate(Some(&path), &nothing).unwrap()));
+        let rotating = [scope.spawn(rotate), scope.spawn(rotate)];
+        let read = || {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(UserSecret::load(Some(&path), &nothing).unwrap().seed(), seed);
+            }
+        };
+        let reading = [scope.spawn(read), scope.spawn(read)];
+        rotating.into_iter().for_each(|thread| thread.join().unwrap());
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        reading.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn what_cannot_be_rotated_is_refused_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    let error = |env: &dyn Fn(&str) -> Option<String>| UserSecret::rotate(Some(&path), env).unwrap_err().to_string();
+    assert!(error(&nothing).starts_with("there is no secret at "), "{}", error(&nothing));
+    write(&path, "0123456789abcdef", 0o644);
+    assert!(error(&nothing).contains("is open to others"), "{}", error(&nothing));
+    // Its digits would be more than are read.
+    fs::write(&path, [0xff; 3000]).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    assert!(error(&nothing).contains("longer than any secret"), "{}", error(&nothing));
+    assert_eq!(fs::read(&path).unwrap(), [0xff; 3000]);
+    write(&path, "0123456789abcdef", 0o600);
+    let env = |name: &str| (name == VARIABLE).then(|| "0123456789abcdef".to_owned());
+    assert!(error(&env).contains("MONARCH_CLUSTER_SECRET") && error(&env).contains("`former: `"), "{}", error(&env));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "0123456789abcdef");
+    assert!(UserSecret::rotate(None, &nothing).unwrap_err().to_string().contains("HOME"));
 }
