@@ -1,5 +1,5 @@
-//! `monarch cluster`: looks at the nodes of a job that share copies, and renews the secret that they
-//! share.
+//! `monarch cluster`: looks at the nodes of a job that share copies, and replaces the secret that
+//! they share.
 
 use crate::args::{ClusterArgs, ConfigArgs};
 use crate::exit_code::EX_NO;
@@ -27,7 +27,8 @@ pub(crate) enum ClusterCommand {
     #[command(after_help = "Example, on any node of a running job:\n  monarch cluster check\n\n\
         8 MB go over each link in each direction. Exit code 0 when all is well, 3 when not, 4 when no agent is running here.")]
     Check(CheckArgs),
-    /// Replace your secret by a new one; jobs that start later still find the copies of earlier jobs
+    /// Replace your secret by a new one; jobs that start later still find the copies of earlier
+    /// jobs
     #[command(
         after_help = "Example, while no job of yours runs on several nodes:\n  monarch cluster rotate-secret\n\n\
         The file is the one of cluster.secret_file. It keeps the former secret, from which names of copies are derived."

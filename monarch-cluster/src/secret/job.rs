@@ -98,7 +98,7 @@ impl JobSecret {
     /// node knows: [`Cluster::agreed`](monarch_config::Cluster::agreed).
     #[must_use]
     pub fn port(&self, members: &[String]) -> u16 {
-        let mut parts: Vec<&[u8]> = members.iter().map(|member| member.as_bytes()).collect();
+        let mut parts: Vec<&[u8]> = members.iter().map(String::as_bytes).collect();
         parts.sort_unstable();
         parts.insert(0, b"monarch-cluster-port");
         let many = u64::from(PORTS.end() - PORTS.start()) + 1;

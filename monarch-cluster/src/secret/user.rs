@@ -37,9 +37,9 @@ impl UserSecret {
         Self::new(&secret.load()?, &path.display().to_string())
     }
 
-    /// Replaces the secret in `file`, or else in `$XDG_CONFIG_HOME/monarch/cluster-secret`, by a new
-    /// one, and keeps the seed: jobs that start later have other keys and find the same copies. A
-    /// reader sees the former file or the new one. Returns the path of the file.
+    /// Replaces the secret in `file`, or else in `$XDG_CONFIG_HOME/monarch/cluster-secret`, by a
+    /// new one, and keeps the seed: jobs that start later have other keys and find the same copies.
+    /// A reader sees the former file or the new one. Returns the path of the file.
     ///
     /// # Errors
     /// The secret is in the environment, there is none yet, it is not sound, or the file cannot be

@@ -1,4 +1,5 @@
-//! Copies that jobs with one secret have left, and jobs that come with another one.
+//! Copies that jobs with one secret have left, jobs that come with another one, and jobs with keys
+//! of their own.
 
 use monarch_core::cluster::secret::UserSecret;
 use monarch_core::config::{self, Config, JobSecretSource, Overrides, Persist, SystemProbe};
@@ -117,4 +118,23 @@ fn a_job_with_keys_of_its_own_finds_the_copies_of_other_jobs() {
         config.cluster.job = Some(job.to_owned());
         assert_eq!(found(&config), FILES, "{job}");
     }
+}
+
+/// One agent cannot have the keys of both.
+#[test]
+fn a_second_job_with_other_keys_does_not_attach_to_the_agent_of_the_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut config = config(dir.path());
+    config.cluster.job_secret = JobSecretSource::Derived;
+    config.cluster.job = Some("SLURM_JOB_ID=7".to_owned());
+    let first = Session::start(&config).expect("an agent in this process");
+    let mut other = config.clone();
+    other.cluster.job = Some("SLURM_JOB_ID=8".to_owned());
+    let error = Session::start(&other).expect_err("the agent has other keys").to_string();
+    for fragment in ["other keys between its nodes (cluster.job_secret)", "SLURM_JOB_ID=7; this job: SLURM_JOB_ID=8"] {
+        assert!(error.contains(fragment), "no `{fragment}` in {error}");
+    }
+    // Another step of the same job does.
+    drop(Session::start(&config).expect("the same keys"));
+    end(first, &config);
 }
