@@ -147,7 +147,9 @@ impl Child {
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)], filter: Option<Installer>) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
-        secret::VARIABLES.iter().for_each(|name| drop(command.env_remove(name)));
+        for secret in secret::VARIABLES {
+            command.env_remove(secret);
+        }
         command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
         let run = std::process::id();
         // SAFETY: only async-signal-safe calls between fork and exec.
