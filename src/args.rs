@@ -4,7 +4,7 @@ use crate::exit_code::EX_USAGE;
 use crate::say;
 use anyhow::Result;
 use clap::Args;
-use monarch_core::config::{self, ConfigError, ErrorKind, Overrides, Places, Resolved, SystemProbe};
+use monarch_core::config::{self, Cluster, ConfigError, ErrorKind, Overrides, Places, Resolved, SystemProbe};
 use monarch_core::engine::Limits;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -55,6 +55,28 @@ pub(crate) enum NoConfig {
     Wrong(ExitCode),
     /// The site allows no job, or not this one, for this reason.
     Refused(String),
+}
+
+/// Nodes that share copies, for commands that need nothing else.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ClusterArgs {
+    /// Configuration file (YAML): its section `cluster`
+    #[arg(long, short, value_name = "FILE", env = "MONARCH_CONFIG")]
+    config: Option<PathBuf>,
+    /// A setting, such as cluster.secret_file=/home/me/secret; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+impl ClusterArgs {
+    /// Returns the section `cluster` of the configuration.
+    ///
+    /// # Errors
+    /// The exit code for a configuration that is wrong, after a screen that explains the mistake.
+    pub(crate) fn load(&self) -> Result<Cluster, ExitCode> {
+        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
+        config::load_cluster(self.config.as_deref(), environment(), &overrides, &SystemProbe).map_err(|e| wrong(&e))
+    }
 }
 
 /// How the PFS is read, for commands that need neither roots nor tiers.

@@ -39,6 +39,7 @@ pub use local::{Env, Local, SystemLocal};
 pub use monarch_config::hostlist::{HostlistError, MAX_LENGTH, MAX_NAME, MAX_NAMES, parse_hostlist, parse_nodes};
 pub use monarch_config::listen::{Listen, ListenError, host_and_port};
 
+use crate::secret;
 use found::Found;
 use monarch_config::{Cluster, Discovery};
 use std::time::{Duration, Instant};
@@ -48,14 +49,21 @@ const DNS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the name is looked up meanwhile.
 const DNS_LOOKUP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Finds the nodes of the job, and fills in `members`, `me`, `expected` and `partial`.
+/// Finds the nodes of the job, and fills in `members`, `me`, `expected`, `partial` and `job`.
 ///
 /// `env` is the environment of the job, usually of this process; `local` the machine, usually
 /// [`SystemLocal`].
 ///
 /// # Errors
-/// There is no list where one was asked for, it cannot be read, or this node is not in it.
+/// There is no list where one was asked for, it cannot be read, or this node is not in it. The job
+/// is to have keys of its own, and has no number.
 pub fn discover(config: &mut Cluster, env: &Env<'_>, local: &dyn Local) -> Result<(), DiscoveryError> {
+    find_nodes(config, env, local)?;
+    config.job = if config.is_alone() { None } else { secret::identify(config, env)? };
+    Ok(())
+}
+
+fn find_nodes(config: &mut Cluster, env: &Env<'_>, local: &dyn Local) -> Result<(), DiscoveryError> {
     let found = match config.discovery {
         Discovery::None => None,
         Discovery::Auto => sources::auto(env, local)?,

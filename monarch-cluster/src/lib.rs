@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`discovery`] | finds the nodes of the job, in the environment that it was started in |
-//! | [`secret`] | the secret that the nodes share |
+//! | [`secret`] | the secrets that the nodes share |
 //! | [`http`] | HTTP/1.1 between agents: server, client, authentication |
 //! | [`tag`] | tags of bytes, which only those make who know the key |
 //! | [`election`] | which node scans a root, and which one gets the index from which |

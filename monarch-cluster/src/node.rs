@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`setup`], [`startup`] | settings, secret, addresses; whether indexes are still on their way |
+//! | [`setup`], [`startup`] | settings, secrets, addresses; whether indexes are still on their way |
 //! | [`store`] | this node's copies, handed in by the agent |
 //! | [`tables`] | the state that components share, and the components made of it |
 //! | [`peer_pool`], [`name_lookup`] | connections to the other nodes; names without an address |
@@ -168,7 +168,7 @@ impl Node {
         // Disks that are slow hold up the threads that send files, and must not make this node look
         // dead.
         let gossip = runtime("gossip", 1, None)?;
-        let key = Key::new(intro.secret.derive("wire"));
+        let key = Key::new(intro.job.connections());
         let tls = intro.tls(cluster.encryption)?;
         let membership = Membership::start(
             &membership::Options {
@@ -177,7 +177,7 @@ impl Node {
                 files: intro.listen,
                 members: intro.members.clone(),
                 is_closed: !cluster.partial,
-                key: intro.secret.derive("gossip"),
+                key: intro.job.gossip(),
                 join_timeout: cluster.join_timeout,
                 interval: GOSSIP_TICK,
                 encrypt: cluster.encryption == monarch_config::Encryption::Tls,
@@ -205,10 +205,11 @@ impl Node {
         let traffic = Arc::<TrafficStats>::default();
         let pool =
             Arc::new(PeerPool::new(options, (key, tls), (membership, BackgroundRuntime::new(gossip)), traffic.clone()));
-        let keys = (intro.secret.seed(), TagKey::new(intro.secret.derive("tags")));
+        let keys = (intro.user.seed(), TagKey::new(intro.job.tags()));
         let node = Self::wire(keys, pool, traffic, (listen, server_runtime))?;
         tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
-            members = cluster.members.len(), placement = ?cluster.placement, encryption = ?cluster.encryption, "one of several nodes");
+            members = cluster.members.len(), placement = ?cluster.placement, encryption = ?cluster.encryption,
+            job = cluster.job.as_deref().unwrap_or_default(), "one of several nodes");
         Ok(Some(node))
     }
 

@@ -8,8 +8,8 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Encryption, Engine, Extent, Follow, Libraries, LogLevel, OutputSync,
-    Persist, Policy, RawCalls, Spread, Trust, WorkingSets,
+    Compression, Consistency, Direct, Discovery, Encryption, Engine, Extent, Follow, JobSecretSource, Libraries,
+    LogLevel, OutputSync, Persist, Policy, RawCalls, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -131,6 +131,12 @@ impl Choice for Spread {
 impl Choice for Encryption {
     const WHAT: &'static str = "encryption between nodes";
     const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("tls", Self::Tls)];
+}
+
+impl Choice for JobSecretSource {
+    const WHAT: &'static str = "source of the job's secret";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("none", Self::None), ("derived", Self::Derived), ("file", Self::File)];
 }
 
 /// The kind of a setting that takes one word of `C`.

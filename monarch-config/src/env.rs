@@ -17,8 +17,11 @@ use super::key::Key;
 use super::layers::Layers;
 use super::origin::Origin;
 
-/// The variable with the secret of the cluster, which goes before the file.
+/// The variable with the user's secret, which goes before the file.
 pub const SECRET_VARIABLE: &str = "MONARCH_CLUSTER_SECRET";
+
+/// The variable with the job's secret, which goes before `cluster.job_secret`.
+pub const JOB_SECRET_VARIABLE: &str = "MONARCH_CLUSTER_JOB_SECRET";
 
 /// Names that carry something other than configuration.
 const INTERNAL: &[&str] = &[
@@ -30,6 +33,7 @@ const INTERNAL: &[&str] = &[
     "MONARCH_LOG",
     "MONARCH_RANK",
     SECRET_VARIABLE,
+    JOB_SECRET_VARIABLE,
 ];
 
 /// Settings at the top, whose names need no double underscore.

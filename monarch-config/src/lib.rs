@@ -55,14 +55,14 @@ use std::path::{Path, PathBuf};
 
 pub use checks::{AbsentNames, AbsentRule, Checks};
 use context::Context;
-pub use env::SECRET_VARIABLE;
+pub use env::{JOB_SECRET_VARIABLE, SECRET_VARIABLE};
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
     Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Encryption, Engine, Extent, Follow,
-    Index, Io, Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement, Policy, Prefetch,
-    RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
+    Index, Io, JobSecretSource, Libraries, Log, LogLevel, Medium, Metrics, OutputRoot, OutputSync, Persist, Placement,
+    Policy, Prefetch, RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::MemoryWatch;
@@ -165,6 +165,20 @@ pub fn load_source(
     probe: &dyn Probe,
 ) -> Result<Source, ConfigError> {
     layered(file, env, overrides, probe, |mut cx, raw| resolve::source(&mut cx, &raw.source.unwrap_or_default()))
+}
+
+/// The section `cluster`, for commands that need only that of a configuration; arguments and errors
+/// as for [`load`].
+///
+/// # Errors
+/// A mistake in a layer, or in the settings of the section `cluster`.
+pub fn load_cluster(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<Cluster, ConfigError> {
+    layered(file, env, overrides, probe, |mut cx, raw| resolve::cluster(&mut cx, &raw.cluster.unwrap_or_default()))
 }
 
 /// Lays the layers over each other and makes something of them. Where the defaults of the site do

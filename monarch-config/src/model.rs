@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use cluster::{Cluster, Discovery, Encryption, Spread};
+pub use cluster::{Cluster, Discovery, Encryption, JobSecretSource, Spread};
 pub(super) use outputs::THROUGH;
 pub use outputs::{Drain, OutputRoot, OutputSync};
 

@@ -17,8 +17,8 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Log, LogLevel, Placement,
-    Policy, Prefetch, Source, Trust, Wait, WorkingSets,
+    self, Amount, Cluster, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Log, LogLevel,
+    Placement, Policy, Prefetch, Source, Trust, Wait, WorkingSets,
 };
 use super::paths;
 use super::raw::{
@@ -77,6 +77,11 @@ fn prefetch(cx: &Context<'_>, raw: &RawPrefetch) -> Result<Prefetch, ConfigError
         ahead: cx.or("prefetch.ahead", raw.ahead.as_ref(), Extent::default())?,
         working_set: cx.or("prefetch.working_set", raw.working_set.as_ref(), WorkingSets::default())?,
     })
+}
+
+/// Nodes that share copies.
+pub(super) fn cluster(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster, ConfigError> {
+    cluster::resolve(cx, raw)
 }
 
 /// Whether a job that cannot be served is not started.

@@ -1,6 +1,7 @@
-//! `monarch cluster`: looks at the nodes of a job that share copies.
+//! `monarch cluster`: looks at the nodes of a job that share copies, and replaces the secret that
+//! they share.
 
-use crate::args::ConfigArgs;
+use crate::args::{ClusterArgs, ConfigArgs};
 use crate::exit_code::EX_NO;
 use crate::{agents, nodes, say};
 use anyhow::Result;
@@ -9,6 +10,8 @@ use clap::{Args, Subcommand};
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::ClusterView;
 use monarch_core::cluster::node::{Link, Said};
+use monarch_core::cluster::secret::UserSecret;
+use monarch_core::shown::ShowPath;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -24,6 +27,13 @@ pub(crate) enum ClusterCommand {
     #[command(after_help = "Example, on any node of a running job:\n  monarch cluster check\n\n\
         8 MB go over each link in each direction. Exit code 0 when all is well, 3 when not, 4 when no agent is running here.")]
     Check(CheckArgs),
+    /// Replace your secret by a new one; jobs that start later still find the copies of earlier
+    /// jobs
+    #[command(
+        after_help = "Example, while no job of yours runs on several nodes:\n  monarch cluster rotate-secret\n\n\
+        The file is the one of cluster.secret_file. It keeps the former secret, from which names of copies are derived."
+    )]
+    RotateSecret(ClusterArgs),
 }
 
 #[derive(Debug, Args)]
@@ -36,7 +46,26 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn main(command: &ClusterCommand) -> Result<ExitCode> {
-    let ClusterCommand::Check(args) = command;
+    match command {
+        ClusterCommand::Check(args) => check(args),
+        ClusterCommand::RotateSecret(args) => rotate_secret(args),
+    }
+}
+
+fn rotate_secret(args: &ClusterArgs) -> Result<ExitCode> {
+    let cluster = match args.load() {
+        Ok(cluster) => cluster,
+        Err(code) => return Ok(code),
+    };
+    let path = UserSecret::rotate(cluster.secret_file.as_deref(), &|name| std::env::var(name).ok())?;
+    say::out(format_args!(
+        "{} holds a new secret, and the former one to find copies by. Jobs that run keep the former keys: let them end before others start on their nodes\n",
+        path.shown()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &CheckArgs) -> Result<ExitCode> {
     let question = |client: &mut Client| nodes::ask(client, true);
     let (views, silent) = match agents::need(&args.config, nodes::ANSWER_TIMEOUT, question) {
         Ok(answers) => {

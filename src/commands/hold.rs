@@ -92,7 +92,8 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
             let shim = shim::find()?;
             let audit = libraries::audit(config.run.libraries, (&config.dataset, libraries), &[], &shim);
             let set = args.shell.set(&service::environment(&shim, audit.as_deref(), &attached));
-            say::out_bytes(&[set, args.shell.forget(secret::VARIABLE)].concat())?;
+            let forget = secret::VARIABLES.map(|name| args.shell.forget(name));
+            say::out_bytes(&[set, forget.concat()].concat())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(why) => unserved(&why, strict),

@@ -143,11 +143,14 @@ impl EndSignal {
 
 impl Child {
     /// Starts the command `words` with the environment of this process and `env`, without the
-    /// secret of the cluster; with a filter for raw system calls, if there is one.
+    /// secrets of user and job; with a filter for raw system calls, if there is one.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)], filter: Option<Installer>) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
-        command.args(args).env_remove(secret::VARIABLE).envs(env.iter().map(|(k, v)| (k, v)));
+        for secret in secret::VARIABLES {
+            command.env_remove(secret);
+        }
+        command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
         let run = std::process::id();
         // SAFETY: only async-signal-safe calls between fork and exec.
         unsafe {

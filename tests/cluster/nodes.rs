@@ -17,6 +17,8 @@ mod large;
 mod operator;
 #[path = "nodes/outputs.rs"]
 mod outputs;
+#[path = "nodes/secrets.rs"]
+mod secrets;
 #[path = "nodes/security.rs"]
 mod security;
 #[path = "nodes/slow.rs"]

@@ -150,7 +150,7 @@ fn an_agent_that_hangs_holds_up_the_end_for_two_seconds_at_most() {
 fn the_secret_stays_out_of_the_jobs_environment() {
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
     let w = world();
-    let with = |job: Job| job.env("MONARCH_CLUSTER_SECRET", SECRET);
+    let with = |job: Job| job.env("MONARCH_CLUSTER_SECRET", SECRET).env("MONARCH_CLUSTER_JOB_SECRET", SECRET);
     let ended = w.run(&with(sh("env; tr '\\0' '\\n' < /proc/self/environ"))).good();
     assert!(!ended.text().contains(SECRET) && ended.text().contains("MONARCH_CTL="), "{}", ended.text());
     let ended = w.run(&with(sh("env")).env("MONARCH_DISABLE", "1")).good();
@@ -165,7 +165,7 @@ fn the_secret_stays_out_of_the_jobs_environment() {
     // A script that evaluates `monarch env` does not have the secret any more, either.
     let script = "eval \"$(\"$@\")\"; env; test -n \"$MONARCH_CTL\"";
     let mut env = w.monarch("env");
-    env.args(w.words()).env("MONARCH_CLUSTER_SECRET", SECRET);
+    env.args(w.words()).env("MONARCH_CLUSTER_SECRET", SECRET).env("MONARCH_CLUSTER_JOB_SECRET", SECRET);
     let out = around(&["sh", "-c", script, "sh"], &env).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success() && !text.contains(SECRET), "{text}");

@@ -76,13 +76,16 @@ echo "$uid" >"$dir/uid"
 printf '%s\n' "$@" >"$dir/arguments"
 [ -x "$monarch" ] || fail "$monarch is not installed"
 
-# As the job's user, with nothing of root's environment. `timeout` and `head` bound time and output.
+# As the job's user, with nothing of root's environment but the job's number and what belongs to it
+# (`cluster.job_secret: derived`). `timeout` and `head` bound time and output.
 home=$(getent passwd "$uid" | cut -d: -f6)
 mkfifo -m 0600 "$dir/pipe"
 timeout $((limit + 30)) head -c 4096 <"$dir/pipe" >"$dir/output" &
 reader=$!
 setpriv --reuid="$uid" --regid="$gid" --init-groups --no-new-privs \
   env -i PATH="$PATH" HOME="${home:-/}" SLURM_JOB_ID="$job" SLURM_JOB_NODELIST="${SLURM_NODELIST-}" \
+  ${SLURM_CLUSTER_NAME:+"SLURM_CLUSTER_NAME=$SLURM_CLUSTER_NAME"} \
+  ${SLURM_JOB_START_TIME:+"SLURM_JOB_START_TIME=$SLURM_JOB_START_TIME"} \
   timeout --kill-after=10 "$limit" "$monarch" stage --quiet "$@" >"$dir/pipe" 2>&1 </dev/null &
 stage=$!
 begun=$SECONDS asked=$SECONDS

@@ -33,7 +33,7 @@ task_prolog() (
   # prints a line that a shell is to evaluate: this one does, and prints the values without the
   # quotes, which Slurm would keep.
   unset MONARCH_CTL
-  said=$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID -u MONARCH_CLUSTER_SECRET timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>&1)
+  said=$(env -u SLURM_STEP_NODELIST -u SLURM_NODEID -u MONARCH_CLUSTER_SECRET -u MONARCH_CLUSTER_JOB_SECRET timeout 60 "$monarch" hold --shell sh "$@" --for "$SLURM_TASK_PID" 2>&1)
   eval "$(printf "%s\n" "$said" | grep '^export LD_PRELOAD=')"
   if [ -z "${MONARCH_CTL-}" ]; then
     [ -r "$dir/note" ] || tell "$(printf "%s\n" "$said" | grep -m 1 -E '^error|running without' | cut -c 1-300); the job reads the file system"

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::secret::SecretError;
 use monarch_config::hostlist::HostlistError;
 use monarch_config::listen::ListenError;
 
@@ -20,6 +21,9 @@ pub enum DiscoveryError {
         /// The variables that were looked for.
         variables: &'static str,
     },
+    /// The job is to have keys of its own, and nothing tells it from other jobs.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A list of nodes that cannot be understood.
     #[error("{origin}: {error}")]
     List {

@@ -35,7 +35,7 @@ pub enum WireError {
     },
     /// One of the two does not know the job's secret, or not the other's name.
     #[error(
-        "{who} did not prove to know this job's secret (peer {addr}): give all nodes the same cluster.secret_file and member list"
+        "{who} did not prove to know this job's secret (peer {addr}): give all nodes the same secrets (cluster.secret_file, cluster.job_secret) and member list"
     )]
     Unauthenticated {
         /// Where the peer is.

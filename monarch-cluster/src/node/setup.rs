@@ -1,9 +1,9 @@
-//! What a node needs before it can talk to others: settings, the secret, addresses.
+//! What a node needs before it can talk to others: settings, the secrets, addresses.
 
 use crate::discovery::{self, DiscoveryError};
 use crate::http::{Tls, WireError};
 use crate::membership::MembershipError;
-use crate::secret::{Secret, SecretError};
+use crate::secret::{JobSecret, SecretError, UserSecret};
 use monarch_config::{Cluster, Encryption, Spread};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ pub enum NodeError {
     /// Its own address, or that of others.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// The secret.
+    /// A secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// Membership.
@@ -52,8 +52,10 @@ pub enum NodeError {
 
 /// What a node needs to know before it can talk to others.
 pub struct Introduction {
-    /// The secret.
-    pub secret: Secret,
+    /// What the names of copies and the owners of files are derived from.
+    pub user: UserSecret,
+    /// What the keys between the nodes are derived from.
+    pub job: JobSecret,
     /// The port of all nodes.
     pub port: u16,
     /// Where this one listens.
@@ -70,21 +72,23 @@ impl Introduction {
     pub fn tls(&self, encryption: Encryption) -> Result<Option<Tls>, WireError> {
         match encryption {
             Encryption::None => Ok(None),
-            Encryption::Tls => Tls::new(&self.secret.derive("tls")).map(Some),
+            Encryption::Tls => Tls::new(&self.job.tls()).map(Some),
         }
     }
 
-    /// Loads the secret, and looks up where the nodes of the configuration are.
+    /// Loads the secrets, and looks up where the nodes of the configuration are.
     ///
     /// # Errors
-    /// When the secret cannot be loaded, or this node has no address.
+    /// When a secret cannot be loaded, or this node has no address.
     pub fn of(cluster: &Cluster) -> Result<Self, NodeError> {
-        let secret = Secret::load(cluster.secret_file.as_deref(), &|name| std::env::var(name).ok())?;
-        let port = cluster.port.unwrap_or_else(|| secret.port(cluster.agreed()));
+        let environment = |name: &str| std::env::var(name).ok();
+        let user = UserSecret::load(cluster.secret_file.as_deref(), &environment)?;
+        let job = JobSecret::load(cluster, &user, &environment)?;
+        let port = cluster.port.unwrap_or_else(|| job.port(cluster.agreed()));
         let local = discovery::SystemLocal;
         let listen = SocketAddr::new(discovery::listen_address(cluster, &local)?, port);
         let first = |name: &String| discovery::resolve_addresses(name, port, &local).ok()?.first().copied();
         let locate = |name: &String| (name.clone(), first(name));
-        Ok(Self { secret, port, listen, members: cluster.members.iter().map(locate).collect() })
+        Ok(Self { user, job, port, listen, members: cluster.members.iter().map(locate).collect() })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nodes that share copies and the index. Fields: 17, because each is a key of the section
+/// Nodes that share copies and the index. Fields: 20, because each is a key of the section
 /// `cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
@@ -43,6 +43,19 @@ pub struct Cluster {
     /// when missing. Default `None`: `$XDG_CONFIG_HOME/monarch/cluster-secret`. The
     /// environment's `MONARCH_CLUSTER_SECRET` goes first.
     pub secret_file: Option<PathBuf>,
+    /// Which secret the keys between the nodes of a job are derived from, besides the user's. The
+    /// environment's `MONARCH_CLUSTER_JOB_SECRET` goes first. Default: none.
+    #[serde(default)]
+    pub job_secret: JobSecretSource,
+    /// Under `file`: the file with the job's secret, on a file system that all nodes of the job
+    /// see. Otherwise `None`.
+    #[serde(default)]
+    pub job_secret_file: Option<PathBuf>,
+    /// What tells this job's keys from those of other jobs, as the command found it, the same on
+    /// all nodes: under `derived` the job's number, otherwise nothing secret that identifies where
+    /// the job's secret comes from. `None`: the user's secret alone.
+    #[serde(default)]
+    pub job: Option<String>,
     /// Whether what nodes send to each other is encrypted, the same on all nodes. Default:
     /// none.
     #[serde(default)]
@@ -79,6 +92,9 @@ impl Default for Cluster {
             listen: None,
             port: None,
             secret_file: None,
+            job_secret: JobSecretSource::None,
+            job_secret_file: None,
+            job: None,
             encryption: Encryption::None,
             join_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(2),
@@ -153,4 +169,18 @@ pub enum Encryption {
     None,
     /// TLS 1.3 with raw public keys that are derived from the secret.
     Tls,
+}
+
+/// Which secret the keys between the nodes of a job are derived from, besides the user's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobSecretSource {
+    /// No other: all jobs of a user have the same keys.
+    #[default]
+    None,
+    /// The number that the batch system gave the job, which is no secret: keys differ from job to
+    /// job.
+    Derived,
+    /// A file of the job, which the first node makes.
+    File,
 }

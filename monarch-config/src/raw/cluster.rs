@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use super::super::choice::OneOf;
 use super::super::given::{Count, Domain, Endpoint, Given, Hosts, Location, OrNone, Part, Rate, Time};
-use super::super::model::{Discovery, Encryption, Spread};
+use super::super::model::{Discovery, Encryption, JobSecretSource, Spread};
 
 /// Nodes that share copies and the index.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -38,11 +38,21 @@ pub(in super::super) struct RawCluster {
     /// TCP port for data and UDP port for gossip, the same on all nodes. Default: derived from the
     /// secret and the nodes, 20000 to 29999; 1024 to 65535.
     pub(in super::super) port: Option<Given<Count>>,
-    /// File with the secret that nodes prove to each other, at least 16 bytes, yours alone (mode
-    /// 0600), the same on all nodes; made when missing. Default
+    /// File with your secret, which nodes prove to each other and which copies are named by: at
+    /// least 16 bytes, yours alone (mode 0600), the same on all nodes; made when missing. Default
     /// $XDG_CONFIG_HOME/monarch/cluster-secret, or below ~/.config. MONARCH_CLUSTER_SECRET goes
     /// first.
     pub(in super::super) secret_file: Option<Given<Location>>,
+    /// Whether each job has keys of its own between its nodes, so that keys of one job are worth
+    /// nothing in another; copies stay findable for all jobs with your secret. none (all your jobs
+    /// have the same keys), derived (keys from your secret and the job's number: MONARCH_JOB_ID, or
+    /// that of the batch system), file (keys from your secret and the file `job_secret_file`). The
+    /// variable MONARCH_CLUSTER_JOB_SECRET goes first. The same on all nodes. Default none.
+    pub(in super::super) job_secret: Option<Given<OneOf<JobSecretSource>>>,
+    /// With job_secret file: the file with the job's secret, another one for each job, yours alone
+    /// (mode 0600), on a file system that all nodes see; the first node makes it when it is
+    /// missing.
+    pub(in super::super) job_secret_file: Option<Given<Location>>,
     /// Whether connections between nodes are encrypted, the same on all nodes: none (they are
     /// authentic, and can be read on the way), tls (TLS 1.3, with keys from the secret). Default
     /// none.

@@ -16,6 +16,8 @@ pub(super) fn cluster(page: &mut Page<'_>, cluster: &Cluster) {
     page.set("cluster.listen", &or_null(cluster.listen.as_deref().map(scalar)));
     page.set("cluster.port", &or_null(cluster.port.map(|port| port.to_string())));
     page.set("cluster.secret_file", &or_null(cluster.secret_file.as_deref().map(quoted)));
+    page.set("cluster.job_secret", &OneOf::show(&cluster.job_secret));
+    page.set("cluster.job_secret_file", &or_null(cluster.job_secret_file.as_deref().map(quoted)));
     page.set("cluster.encryption", &OneOf::show(&cluster.encryption));
     page.set("cluster.join_timeout", &Time::show(&cluster.join_timeout));
     page.set("cluster.peer_timeout", &Time::show(&cluster.peer_timeout));

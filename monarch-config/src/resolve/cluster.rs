@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::super::context::Context;
 use super::super::error::{ConfigError, ErrorKind};
+use super::super::given::{Given, Location};
 use super::super::hostlist::{MAX_NAMES, parse_nodes};
 use super::super::key::Key;
-use super::super::model::{Cluster, Discovery};
+use super::super::model::{Cluster, Discovery, JobSecretSource};
 use super::super::origin::Origin;
 use super::super::paths;
 use super::super::raw::{RawCluster, RawNodes};
@@ -21,6 +22,7 @@ const MOST_TIMEOUT: Duration = Duration::from_mins(1);
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster, ConfigError> {
     let default = Cluster::default();
     let discovery = cx.or("cluster.discovery", raw.discovery.as_ref(), default.discovery)?;
+    let job_secret = cx.or("cluster.job_secret", raw.job_secret.as_ref(), default.job_secret)?;
     let limit = |key: &str, given| cx.limit(key, given, MIB..=TIB);
     let cluster = Cluster {
         discovery,
@@ -29,7 +31,9 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster,
         placement: cx.or("cluster.placement", raw.placement.as_ref(), default.placement)?,
         listen: cx.get(&Key::new("cluster.listen"), raw.listen.as_ref())?,
         port: port(cx, raw)?,
-        secret_file: secret_file(cx, raw)?,
+        secret_file: path(cx, "cluster.secret_file", raw.secret_file.as_ref())?,
+        job_secret,
+        job_secret_file: job_secret_file(cx, raw, job_secret)?,
         encryption: cx.or("cluster.encryption", raw.encryption.as_ref(), default.encryption)?,
         join_timeout: cx.within(
             "cluster.join_timeout",
@@ -92,7 +96,7 @@ fn nodes(cx: &Context<'_>, raw: Option<&RawNodes>, discovery: Discovery) -> Resu
             }
             Ok(entries)
         }
-        (_, false) => Err(useless(cx, &key, "nodes", "static")),
+        (_, false) => Err(useless(cx, "nodes", "discovery", "static")),
     }
 }
 
@@ -107,14 +111,15 @@ fn dns(cx: &Context<'_>, raw: &RawCluster, discovery: Discovery) -> Result<Optio
         )),
         (Discovery::Dns, name) => Ok(name),
         (_, None) => Ok(None),
-        (_, Some(_)) => Err(useless(cx, &key, "dns", "dns")),
+        (_, Some(_)) => Err(useless(cx, "dns", "discovery", "dns")),
     }
 }
 
-/// Something that another way to find nodes would use.
-fn useless(cx: &Context<'_>, key: &Key, name: &str, with: &str) -> ConfigError {
-    let message = format!("cluster.{name} is for discovery {with}, and discovery is another one");
-    cx.error(ErrorKind::OutOfBounds, key, message, format!("write discovery: {with}, or leave {name} out"))
+/// Something that only another word `with` of the setting `of` would use.
+fn useless(cx: &Context<'_>, name: &str, of: &str, with: &str) -> ConfigError {
+    let key = Key::new(&format!("cluster.{name}"));
+    let message = format!("cluster.{name} is for {of} {with}, and {of} is another one");
+    cx.error(ErrorKind::OutOfBounds, &key, message, format!("write {of}: {with}, or leave {name} out"))
 }
 
 fn port(cx: &Context<'_>, raw: &RawCluster) -> Result<Option<u16>, ConfigError> {
@@ -132,8 +137,27 @@ fn port(cx: &Context<'_>, raw: &RawCluster) -> Result<Option<u16>, ConfigError> 
     })
 }
 
-fn secret_file(cx: &Context<'_>, raw: &RawCluster) -> Result<Option<PathBuf>, ConfigError> {
-    let key = Key::new("cluster.secret_file");
-    let path = cx.get(&key, raw.secret_file.as_ref())?;
+fn job_secret_file(
+    cx: &Context<'_>,
+    raw: &RawCluster,
+    job_secret: JobSecretSource,
+) -> Result<Option<PathBuf>, ConfigError> {
+    const KEY: &str = "cluster.job_secret_file";
+    match (job_secret, path(cx, KEY, raw.job_secret_file.as_ref())?) {
+        (JobSecretSource::File, None) => Err(cx.error(
+            ErrorKind::Missing,
+            &Key::new(KEY),
+            "no file is named, and job_secret is file",
+            "name a file that all nodes of the job see, another one for each job, such as /scratch/me/secret-1234; or write job_secret: derived",
+        )),
+        (JobSecretSource::File, path) => Ok(path),
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(useless(cx, "job_secret_file", "job_secret", "file")),
+    }
+}
+
+fn path(cx: &Context<'_>, key: &str, raw: Option<&Given<Location>>) -> Result<Option<PathBuf>, ConfigError> {
+    let key = Key::new(key);
+    let path = cx.get(&key, raw)?;
     path.map(|path| paths::clean(cx, ErrorKind::WrongType, &key, &path)).transpose()
 }

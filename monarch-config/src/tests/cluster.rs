@@ -1,6 +1,8 @@
 //! The section `cluster`: what is wrong in each field, and what is right.
 
-use super::super::{Cluster, Discovery, Encryption, ErrorKind, Origin, Overrides, Spread, render_with_origins};
+use super::super::{
+    Cluster, Discovery, Encryption, ErrorKind, JobSecretSource, Origin, Overrides, Spread, render_with_origins,
+};
 use super::{load_all, load_text, node, screen};
 use ErrorKind::{Missing, OutOfBounds, Syntax, UnknownKey, WrongType, WrongUnit};
 
@@ -33,9 +35,13 @@ fn defaults_and_everything() {
     assert_eq!(read(""), Cluster::default());
     let all = "cluster: { discovery: static, nodes: [\"n[1-2]\", 10.0.0.7, \"[fd00::1]:7000\"], placement: sharded, listen: 10.0.0.0/8,\n  \
                port: 7000, secret_file: /home/me/secret, join_timeout: 5m, peer_timeout: 500ms, bandwidth_limit: 1GiB/s,\n  \
-               peer_bandwidth_limit: 100MiB/s, transient_share: 25%, encryption: tls }\n";
+               peer_bandwidth_limit: 100MiB/s, transient_share: 25%, encryption: tls, job_secret: file,\n  \
+               job_secret_file: /scratch/me/secret-7 }\n";
     let found = read(all);
     assert_eq!(found.encryption, Encryption::Tls);
+    let job_secret = (found.job_secret, found.job_secret_file.as_deref());
+    assert_eq!(job_secret, (JobSecretSource::File, Some(std::path::Path::new("/scratch/me/secret-7"))));
+    assert_eq!(read("cluster: { discovery: slurm, job_secret: derived }\n").job_secret, JobSecretSource::Derived);
     assert_eq!(found.nodes, ["n[1-2]", "10.0.0.7", "[fd00::1]:7000"]);
     assert_eq!((found.discovery, found.placement, found.port), (Discovery::Static, Spread::Sharded, Some(7000)));
     assert_eq!((found.listen.as_deref(), found.join_timeout.as_secs()), (Some("10.0.0.0/8"), 300));
@@ -107,12 +113,38 @@ fn the_other_settings() {
 }
 
 #[test]
+fn a_file_of_the_job_belongs_to_job_secret_file_and_to_no_other_word() {
+    wrong(
+        "job_secret: shared",
+        WrongType,
+        3,
+        &["no source of the job's secret called `shared`", "none, derived, file"],
+    );
+    wrong("job_secret: file", Missing, 3, &["cluster.job_secret_file: no file is named", "another one for each job"]);
+    wrong(
+        "{ job_secret: derived, job_secret_file: /s/x }",
+        OutOfBounds,
+        3,
+        &["cluster.job_secret_file is for job_secret file", "write job_secret: file, or leave job_secret_file out"],
+    );
+    wrong("job_secret_file: /s/x", OutOfBounds, 3, &["is for job_secret file"]);
+    wrong("{ job_secret: file, job_secret_file: $SCRATCH/x }", WrongType, 3, &["variables and ~"]);
+    let file = [("MONARCH_CLUSTER__JOB_SECRET", "file"), ("MONARCH_CLUSTER__JOB_SECRET_FILE", "/scratch/me/7")];
+    let found = load_all(ROOTS, &file, &Overrides::default(), &node()).unwrap().config.cluster;
+    assert_eq!(found.job_secret_file.as_deref(), Some(std::path::Path::new("/scratch/me/7")));
+    let warned = load_all(ROOTS, &[("MONARCH_CLUSTER_JOB_SECRET_FILE", "/x")], &Overrides::default(), &node());
+    assert!(warned.unwrap().warnings[0].contains("MONARCH_CLUSTER__"), "settings have two underscores");
+}
+
+#[test]
 fn from_the_environment_and_flags() {
     let variables = [
         ("MONARCH_CLUSTER__DISCOVERY", "static"),
         ("MONARCH_CLUSTER__NODES", "node[01-08]"),
         ("MONARCH_CLUSTER__PLACEMENT", "replicated"),
         ("MONARCH_CLUSTER_SECRET", "not a setting, and never shown"),
+        ("MONARCH_CLUSTER_JOB_SECRET", "not a setting, and never shown"),
+        ("MONARCH_JOB_ID", "not a setting either"),
     ];
     let flags = Overrides { set: vec![("cluster.port".into(), "7000".into())], ..Overrides::default() };
     let found = load_all(ROOTS, &variables, &flags, &node()).unwrap();

@@ -17,6 +17,15 @@ pub(super) fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
             list(theirs)
         ));
     }
+    if ours.cluster.job != theirs.cluster.job {
+        let keys = |c: &Config| c.cluster.job.clone().unwrap_or_else(|| "those of all jobs".to_owned());
+        return Some(format!(
+            "another job of yours uses these tiers with other keys between its nodes (cluster.job_secret): {}; this job: {}; let one end \
+             first, or give them different tier directories",
+            keys(ours),
+            keys(theirs)
+        ));
+    }
     for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
         let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
         let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression, t.min_ratio);

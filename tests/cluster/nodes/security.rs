@@ -6,7 +6,7 @@ use crate::harness::sources;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::world::Cluster;
-use monarch_core::cluster::secret::Secret;
+use monarch_core::cluster::secret::{JobSecret, UserSecret};
 use serde_json::Value;
 use std::fs;
 
@@ -17,9 +17,9 @@ pub struct Door {
 }
 
 pub fn door(c: &Cluster) -> Door {
-    let secret = Secret::load(Some(&c.site.secret("secret")), &|_| None).unwrap();
+    let secret = JobSecret::of_user(&UserSecret::load(Some(&c.site.secret("secret")), &|_| None).unwrap());
     let members: Vec<String> = c.all().map(|n| n.address()).collect();
-    let key = secret.derive("wire").iter().map(|b| format!("{b:02x}")).collect();
+    let key = secret.connections().iter().map(|b| format!("{b:02x}")).collect();
     Door { port: secret.port(&members), key }
 }
 

@@ -57,6 +57,19 @@ fn slurm_the_step_before_the_job() {
 }
 
 #[test]
+fn a_job_with_keys_of_its_own_is_known_by_its_number() {
+    let derived = Cluster { job_secret: monarch_config::JobSecretSource::Derived, ..by(Discovery::Slurm) };
+    let (list, me) = (("SLURM_JOB_NODELIST", "node[01-02]"), ("SLURMD_NODENAME", "node02"));
+    let job = [list, me, ("SLURM_JOB_ID", "7"), ("SLURM_JOB_START_TIME", "1767225600")];
+    let config = found(derived.clone(), &job, &called("other"));
+    assert_eq!(config.job.as_deref(), Some("SLURM_JOB_ID=7 SLURM_JOB_START_TIME=1767225600"));
+    assert_eq!(found(by(Discovery::Slurm), &job, &called("other")).job, None);
+    fails(derived.clone(), &[list, me], &called("other"), &["cluster.job_secret is derived", "MONARCH_JOB_ID"]);
+    // A node that is alone has no keys.
+    assert_eq!(found(derived, &[("SLURM_JOB_NODELIST", "node07")], &called("login")).job, None);
+}
+
+#[test]
 fn slurm_that_is_not_there_or_says_nothing_of_use() {
     let local = called("login1");
     fails(by(Discovery::Slurm), &[], &local, &["cluster.discovery is slurm", "SLURM_STEP_NODELIST", "or set"]);
