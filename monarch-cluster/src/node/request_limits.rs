@@ -4,5 +4,8 @@ use std::time::Duration;
 
 /// Most bytes that one request for a file asks for.
 pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
+/// Fewest bytes of a piece of a large file for which nodes wait for their turn: below that, the
+/// extra round trip costs more than the transfer.
+pub(super) const MIN_PIECE_BYTES: u64 = 64 << 10;
 /// How long a request for a file waits at a node that has just come up for its index.
 pub(super) const INDEX_ARRIVAL_TIMEOUT: Duration = Duration::from_millis(1500);
