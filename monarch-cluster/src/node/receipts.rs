@@ -2,7 +2,7 @@
 //! node that has given a receipt can be named as a relay.
 
 use super::peer_pool::PeerPool;
-use super::request_limits::MAX_REQUEST_BYTES;
+use super::request_limits::piece_starts;
 use crate::sync::lock;
 use monarch_storage::sharing::FileRef;
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Receipts {
     pub(super) fn published(&self, file: &FileRef, (start, len): (u64, u64)) {
         let part = start..start.saturating_add(len);
         let mut due = lock(&self.due);
-        let asked: Vec<u16> = starts(&part).filter_map(|at| due.arrived.remove(&(*file, at))).collect();
+        let asked: Vec<u16> = piece_starts(&part).filter_map(|at| due.arrived.remove(&(*file, at))).collect();
         for node in asked {
             let ready = due.ready.entry(node).or_default();
             if ready.last().is_none_or(|(of, last)| (of, last) != (file, &part)) && ready.len() < MAX_DUE {
@@ -96,11 +96,6 @@ impl Receipts {
     }
 }
 
-/// Where the pieces of a part of a file begin.
-pub(super) fn starts(part: &Range<u64>) -> impl Iterator<Item = u64> {
-    part.clone().step_by(MAX_REQUEST_BYTES as usize)
-}
-
 fn encode(receipts: &[Receipt]) -> Vec<u8> {
     let mut out = Vec::with_capacity(receipts.len() * RECEIPT_BYTES);
     for (file, part) in receipts {
@@ -129,6 +124,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Receipt>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::request_limits::MAX_REQUEST_BYTES;
 
     const FILE: FileRef = FileRef { index: [3; 16], id: 7, fp: 0 };
 

@@ -14,7 +14,7 @@
 //! * an asker that a relay failed gets the piece from here, and the relay is not named for the file
 //!   for [`BAR_PERIOD`].
 
-use super::receipts::starts;
+use super::request_limits::piece_starts;
 use monarch_storage::sharing::FileRef;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -56,19 +56,28 @@ pub(super) enum Turn {
     Here,
     /// From that node.
     Relay(u16),
-    /// It is decided at this time at the latest, or when another node has the piece.
+    /// It is decided when another node has the piece, at this time at the latest.
     Wait(Instant),
+    /// It is decided when a relay has fewer transfers under way, at this time at the latest.
+    Busy(Instant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// It waits for its turn, which it asked for at this time.
-    Waits { seen: Instant },
+    Waits {
+        seen: Instant,
+    },
     /// Its request is being answered from here: the piece may have yet to come from the PFS.
     Prepares,
     /// It gets the piece, from here or a relay.
-    Gets { relay: Option<u16>, since: Instant },
-    Has { since: Instant },
+    Gets {
+        relay: Option<u16>,
+        since: Instant,
+    },
+    Has {
+        since: Instant,
+    },
 }
 
 /// A node that asked for a piece.
@@ -175,10 +184,11 @@ impl RelayTable {
         let is_stuck = !is_prepared && now.saturating_duration_since(of.moved) >= stall;
         let relay = match free(1) {
             Some(Some(relay)) if is_next() => Some(relay),
-            Some(_) => return Turn::Wait(now + stall),
+            Some(Some(_)) => return Turn::Wait(now + stall),
+            Some(None) => return Turn::Busy(now + stall),
             None if is_under_way && !is_stuck => return Turn::Wait(now + stall),
             None => match free(MAX_CHILDREN) {
-                Some(None) => return Turn::Wait(now + stall),
+                Some(None) => return Turn::Busy(now + stall),
                 Some(relay) => relay,
                 None => None,
             },
@@ -208,7 +218,7 @@ impl RelayTable {
     /// Notes that a node has all pieces that begin in a part of a file.
     pub(super) fn has(&mut self, file: &FileRef, part: &Range<u64>, node: u16, now: Instant) {
         let Some(of_file) = self.files.get_mut(file) else { return };
-        for start in starts(part) {
+        for start in piece_starts(part) {
             let Some(of) = self.pieces.get_mut(&(*file, start)) else { continue };
             let Some(a) = of.askers.iter_mut().find(|a| a.node == node) else { continue };
             if let State::Gets { since, relay } = a.state {

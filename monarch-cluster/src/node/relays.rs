@@ -1,6 +1,7 @@
 //! The table of relays, shared by the requests that wait for their turn.
 
-use super::relay_table::{Piece, RelayTable, Turn};
+use super::relay_table::{Piece, RelayTable, Turn, piece_of};
+use super::request_limits::{MIN_PIECE_BYTES, piece_starts};
 use crate::sync::lock;
 use monarch_storage::sharing::FileRef;
 use std::ops::Range;
@@ -8,12 +9,35 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::Notify;
 
+/// Lists of waiting requests.
+const WAITER_LISTS: usize = 64;
+
 /// Gives pieces of large files out in turns.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     table: Mutex<RelayTable>,
-    /// Notified when a turn may have come.
-    changed: Notify,
+    /// Notified when the turn of a piece may have come; by piece.
+    moved: Waiters,
+    /// Notified when a relay has ended a transfer.
+    freed: Notify,
+}
+
+/// Requests that wait for a piece. Pieces share a few lists: a request that is woken for another
+/// piece waits again.
+#[derive(Debug)]
+struct Waiters([Notify; WAITER_LISTS]);
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Notify::new()))
+    }
+}
+
+impl Waiters {
+    fn of(&self, (file, start): &Piece) -> &Notify {
+        let at = (start / MIN_PIECE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.0[(at as usize).wrapping_add(file.id as usize) % WAITER_LISTS]
+    }
 }
 
 /// A request for a piece that is being answered. Until bytes are sent, other nodes wait for it.
@@ -33,7 +57,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if lock(&self.relays.table).leaves(self.piece, self.asker) {
-            self.relays.changed.notify_waiters();
+            self.relays.moved.of(&self.piece).notify_waiters();
         }
     }
 }
@@ -54,14 +78,17 @@ impl Relays {
     ) -> Option<u16> {
         while is_shared() {
             // Before the look: what changes afterwards wakes it.
-            let changed = self.changed.notified();
+            let (moved, freed) = (self.moved.of(&asking.piece).notified(), self.freed.notified());
             let turn = lock(&self.table).turn(asking.piece, asking.asker, Instant::now(), &can_relay);
             match turn {
                 Turn::Here => return None,
                 Turn::Relay(relay) => return Some(relay),
-                Turn::Wait(until) => {
-                    let _ = tokio::time::timeout_at(until.into(), changed).await;
-                }
+                Turn::Wait(until) => drop(tokio::time::timeout_at(until.into(), moved).await),
+                Turn::Busy(until) => tokio::select! {
+                    () = moved => {}
+                    () = freed => {}
+                    () = tokio::time::sleep_until(until.into()) => {}
+                },
             }
         }
         None
@@ -82,12 +109,14 @@ impl Relays {
         let mut table = lock(&self.table);
         parts.iter().for_each(|(file, part)| table.has(file, part, node, Instant::now()));
         drop(table);
-        self.changed.notify_waiters();
+        for (file, part) in parts {
+            piece_starts(part).for_each(|start| self.moved.of(&piece_of(file, start)).notify_waiters());
+        }
+        self.freed.notify_waiters();
     }
 
     /// Forgets an index that is not served any more.
     pub(super) fn forget_index(&self, index: &[u8; 16]) {
         lock(&self.table).forget_index(index);
-        self.changed.notify_waiters();
     }
 }

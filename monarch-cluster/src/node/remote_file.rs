@@ -299,7 +299,9 @@ impl RemoteFile for Remote {
         let Some((to, coming)) = self.fetcher.next(&mut search, &self.file) else { return };
         let is_asked = !self.fetcher.is_missing_at(to, &self.file);
         let Some(peer) = self.fetcher.pool.peer(to).filter(|_| is_asked) else { return };
-        if let Some(sent) = peer.send(&self.fetcher.file_path(&self.file, Purpose::Bytes), Some(0..self.want.size), search.hops()) {
+        if let Some(sent) =
+            peer.send(&self.fetcher.file_path(&self.file, Purpose::Bytes), Some(0..self.want.size), search.hops())
+        {
             *lock(&self.state.early) = Some(Early { search, to, coming, sent });
         }
     }
