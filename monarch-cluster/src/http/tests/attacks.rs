@@ -135,5 +135,5 @@ fn another_version_is_refused_with_its_number() {
     let end =
         peer(between(server.addr(), Arc::new(unchanged), Arc::new(change))).head("/none", max_wait()).unwrap_err();
     let text = end.to_string();
-    assert!(text.contains("version 3 ") && text.contains("version 2"), "{text}");
+    assert!(text.contains("version 4 ") && text.contains("version 3"), "{text}");
 }
