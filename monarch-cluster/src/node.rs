@@ -14,6 +14,7 @@
 //! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
+//! | [`relays`], [`relay_table`], [`receipts`] | pieces of large files that nodes pass on to each other |
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
 //! | [`output_order`] | questions about the order of what jobs write |
@@ -54,6 +55,9 @@ mod output_order;
 mod owner_balance;
 mod peer_files;
 mod peer_pool;
+mod receipts;
+mod relay_table;
+mod relays;
 mod remote_file;
 mod request_handlers;
 mod request_limits;
@@ -240,6 +244,7 @@ impl Node {
             pool: pool.clone(),
             store: tables.store.clone(),
             startup: tables.startup.clone(),
+            relays: tables.relays.clone(),
             readers: tokio::sync::Semaphore::new(MAX_READERS),
         };
         let listener = Arc::new(Listener::start(listen, Arc::new(handler), BackgroundRuntime::new(runtime))?);
@@ -301,6 +306,8 @@ impl Node {
             let (pool, until) = (self.pool.clone(), stop.clone());
             spawn("names", Box::new(move || name_lookup::run(&pool, &until)))?;
         }
+        let (receipts, pool, until) = (self.files.fetcher.receipts.clone(), self.pool.clone(), stop.clone());
+        spawn("receipts", Box::new(move || receipts.run(&pool, &until)))?;
         let (announcer, until) = (self.announcer.clone(), stop.clone());
         spawn("news", Box::new(move || announcer.run(&until)))
     }

@@ -11,6 +11,7 @@ use super::file_directory::FileDirectory;
 use super::holdings::Holdings;
 use super::news::News;
 use super::peer_pool::PeerPool;
+use super::relays::Relays;
 use super::startup::Startup;
 use super::store::Store;
 use crate::directory::{announcement_rules, fileset};
@@ -60,6 +61,7 @@ pub(super) struct Announcements {
     pub(super) store: Arc<Store>,
     pub(super) election: Arc<Election>,
     pub(super) startup: Arc<Startup>,
+    pub(super) relays: Arc<Relays>,
 }
 
 impl Announcements {
@@ -166,6 +168,7 @@ impl Announcements {
         self.directory.forget_index(index);
         self.sums.forget_index(index);
         self.tracker.forget_index(index);
+        self.relays.forget_index(index);
         self.news.forget_index(index);
     }
 

@@ -6,7 +6,8 @@ use super::file_directory::FileDirectory;
 use super::log_limit::LogLimit;
 use super::missing_indexes::MissingIndexes;
 use super::peer_pool::PeerPool;
-use super::request_paths::file_path;
+use super::receipts::Receipts;
+use super::request_paths::{Purpose, file_path};
 use super::store::Store;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::{Coming, WaitGraph};
@@ -30,6 +31,7 @@ pub(super) struct Fetcher {
     pub(super) traffic: Arc<TrafficStats>,
     pub(super) failures: LogLimit,
     pub(super) tags: TagKey,
+    pub(super) receipts: Arc<Receipts>,
 }
 
 impl Fetcher {
@@ -51,8 +53,8 @@ impl Fetcher {
     }
 
     /// Path of a request for a file.
-    pub(super) fn file_path(&self, file: &FileRef) -> String {
-        file_path(file, self.pool.options().placement != Spread::Sharded)
+    pub(super) fn file_path(&self, file: &FileRef, purpose: Purpose) -> String {
+        file_path(file, self.pool.options().placement != Spread::Sharded, purpose)
     }
 
     /// Whether a node did not serve the index of a file a moment ago.

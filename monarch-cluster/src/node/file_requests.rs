@@ -4,9 +4,13 @@ use super::fetch_tracker::FetchTracker;
 use super::file_directory::FileDirectory;
 use super::local_copy::{Bytes, LocalCopies, LocalFile};
 use super::peer_pool::PeerPool;
+use super::relay_table::piece_of;
+use super::relays::{Asking, Relays};
+use super::request_limits::{MAX_REQUEST_BYTES, MIN_PIECE_BYTES};
+use super::request_paths::Purpose;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::{WaitGraph, Waits};
-use crate::directory::{self, Asked, Local, MAX_HOPS};
+use crate::directory::{self, Asked, Local, MAX_HOPS, Route};
 use crate::http::{Answer, Body, ByteRange};
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +43,8 @@ pub(super) struct FileRequest<'a> {
     pub(super) peer: &'a str,
     /// Whether it will keep a copy.
     pub(super) keeps: bool,
+    /// What it is for.
+    pub(super) purpose: Purpose,
     /// How often the request was redirected.
     pub(super) hops: u8,
 }
@@ -51,6 +57,7 @@ pub(super) struct FileRequests {
     pub(super) tracker: Arc<FetchTracker>,
     pub(super) copies: Arc<LocalCopies>,
     pub(super) traffic: Arc<TrafficStats>,
+    pub(super) relays: Arc<Relays>,
     /// Answers for files that are under way.
     pub(super) answering: Arc<AtomicUsize>,
 }
@@ -70,6 +77,63 @@ impl FileRequests {
     /// better send it.
     fn is_busy(&self) -> bool {
         self.answering.load(Ordering::Relaxed) > BUSY_ANSWERS
+    }
+
+    /// Waits until it is the turn of a request for a piece. Either a relay sends the piece, and that
+    /// is the answer, or this node does; then other nodes wait for the request for as long as the
+    /// second part lives.
+    pub(super) async fn turn(
+        &self,
+        request: FileRequest<'_>,
+        (index, id): ([u8; 16], u32),
+        range: Option<ByteRange>,
+    ) -> (Option<Answer>, Option<Asking>) {
+        let piece = || {
+            let here = self.find(index, id)?;
+            let range = range.and_then(|r| r.resolve(here.size()))?;
+            let is_piece = (MIN_PIECE_BYTES..=MAX_REQUEST_BYTES).contains(&(range.end - range.start));
+            let asker = self.pool.view().number(request.peer).filter(|_| is_piece)?;
+            Some((here, range.start, asker))
+        };
+        let is_turn = matches!(request.purpose, Purpose::Piece | Purpose::Direct) && request.hops < MAX_HOPS;
+        let Some((here, start, asker)) = is_turn.then(piece).flatten() else { return (None, None) };
+        let asking = self.relays.asking(piece_of(here.file(), start), asker);
+        if request.purpose == Purpose::Direct {
+            self.relays.failed(asking.piece(), asker);
+            return (None, Some(asking));
+        }
+        let can_relay = |node| self.pool.view().is_up(node);
+        let relay = self.relays.turn(&asking, can_relay, || self.is_source(&here)).await;
+        let view = self.pool.view();
+        let Some(member) = relay.and_then(|relay| view.get(relay)) else { return (None, Some(asking)) };
+        let asked = Asked { from: Some(asker), hops: request.hops, keeps: request.keeps, busy: false };
+        self.directory.sent(here.file(), &view, &asked);
+        let answer = Answer::status(307).header("Monarch-Node", member.name.to_string());
+        (Some(answer.header("Monarch-Relay", "1".to_owned())), None)
+    }
+
+    /// Whether this node has a file, or gets it from the PFS.
+    fn is_source(&self, here: &LocalFile) -> bool {
+        match self.waits.look(|waits| here.standing(waits)) {
+            Local::Resident | Local::Coming(None) => true,
+            Local::Absent => self.directory.route(here.file(), &self.pool.view()) == Route::Pfs,
+            _ => false,
+        }
+    }
+
+    /// The answer to a request for a piece that this node is named for as a relay. Blocks for a
+    /// moment.
+    pub(super) fn relay(&self, peer: &str, here: &LocalFile, range: &Range<u64>) -> Answer {
+        match self.copies.present(here, range) {
+            Some(Ok(bytes)) => {
+                let answer = self.send(self.pool.view().number(peer), here, range, bytes);
+                let sent = if answer.tag.is_some() { range.end - range.start } else { 0 };
+                self.traffic.relayed_bytes.fetch_add(sent, Ordering::Relaxed);
+                answer
+            }
+            Some(Err(e)) => Answer::text(500, &format!("the copy cannot be read: {e}")),
+            None => Answer::status(421),
+        }
     }
 
     /// The answer where nothing has to be waited for: a complete copy, whose tag was made before.
@@ -92,7 +156,7 @@ impl FileRequests {
 
     /// The answer to a request for some bytes of a file. Blocks while the file is fetched.
     pub(super) fn answer(&self, request: FileRequest<'_>, here: &LocalFile, range: &Range<u64>) -> Answer {
-        let FileRequest { peer, keeps, hops } = request;
+        let FileRequest { peer, keeps, hops, .. } = request;
         let (view, file) = (self.pool.view(), here.file());
         let from = view.number(peer);
         // A node that is to keep a file for which there is no room here has to be willing; it may
@@ -150,6 +214,7 @@ impl FileRequests {
         let len = range.end - range.start;
         if let Some(to) = to {
             self.traffic.sent(to, len);
+            self.relays.begins(piece_of(here.file(), range.start), to);
         }
         let status = if len == here.size() { 200 } else { 206 };
         let body = match bytes {

@@ -10,7 +10,7 @@ use super::traffic_stats::TrafficStats;
 use super::wait_graph::Waits;
 use crate::directory::Local;
 use crate::tag::{Tag, TagKey, Tagger};
-use monarch_abi::chunks::LargeFile;
+use monarch_abi::chunks::{DropSnapshot, LargeFile};
 use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Entry;
@@ -26,6 +26,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Most bytes of a copy that are read at a time for its checksum.
 const CHECKSUM_BLOCK_BYTES: usize = 1 << 20;
+/// How long a relay waits for chunks whose receipt is out: they are published a moment later.
+const PUBLISH_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it looks, unless it is woken.
+const PUBLISH_POLL_NS: i64 = 10_000_000;
 
 /// A file of an index that this node serves.
 pub(super) struct LocalFile {
@@ -185,6 +189,34 @@ impl LocalCopies {
         Err(None)
     }
 
+    /// Some bytes of a file that is here or is being published; it is not fetched for them. `None`
+    /// when they are not here. Blocks for a moment.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) fn present(&self, here: &LocalFile, range: &Range<u64>) -> Option<io::Result<Bytes>> {
+        let store = self.store.get()?;
+        let until = Instant::now() + PUBLISH_TIMEOUT;
+        loop {
+            if let Some(copy) = self.copy(here) {
+                return Some(Ok(copy));
+            }
+            let (large, word) = (here.large()?, here.entry.word());
+            let (seen, tick) = (large.drop_snapshot(word), large.head.tick.load(Ordering::Acquire));
+            let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);
+            if word.state() == State::Partial && (from..end).all(|chunk| large.has(chunk)) {
+                // (Otherwise it was completed or dropped meanwhile.)
+                if let Some(read) = read_chunks(&*store, here, word, seen, range).transpose() {
+                    return Some(read.map(Bytes::Read));
+                }
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            monarch_abi::sys::futex_wait(&large.head.tick, tick, Some([0, PUBLISH_POLL_NS]));
+        }
+    }
+
     /// A complete copy, if there is one now.
     pub(super) fn copy(&self, here: &LocalFile) -> Option<Bytes> {
         let word = here.entry.word();
@@ -318,6 +350,18 @@ fn chunks(store: &dyn LocalStore, here: &LocalFile, word: Word, range: &Range<u6
             return Ok(None);
         }
     }
+    read_chunks(store, here, word, seen, range)
+}
+
+/// Reads chunks that are there; `None` when they have gone since `seen`.
+fn read_chunks(
+    store: &dyn LocalStore,
+    here: &LocalFile,
+    word: Word,
+    seen: DropSnapshot,
+    range: &Range<u64>,
+) -> io::Result<Option<Vec<u8>>> {
+    let Some(large) = here.large() else { return Ok(None) };
     let number = large.head.part.load(Ordering::Acquire);
     let Some(part) = store.open_part(word.tier(), number) else { return Ok(None) };
     let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];

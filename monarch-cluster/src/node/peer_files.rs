@@ -72,6 +72,7 @@ impl Peers for PeerFiles {
 
     fn note_chunk(&self, file: &FileRef, part: (u64, u64), sum: u64) {
         self.sums.note_part(file, part, sum);
+        self.fetcher.receipts.published(file, part);
     }
 
     fn note_changed(&self, file: &FileRef) {

@@ -10,6 +10,7 @@
 use super::fetch_tracker::FetchId;
 use super::fetcher::Fetcher;
 use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
+use super::request_paths::Purpose;
 use super::wait_graph::Coming;
 use crate::directory::Search;
 use crate::http::Sent;
@@ -73,9 +74,13 @@ enum Got {
     Bytes,
     /// That node has it, or does the work.
     Redirect(String),
+    /// That node has this piece.
+    Relay(String),
     Keep,
     Refused,
     Changed,
+    /// A relay does not have the piece.
+    NotHere,
     /// Nothing that could be used.
     Failed(String),
 }
@@ -134,12 +139,21 @@ impl Remote {
                 continue;
             }
             let begun = Instant::now();
-            let got = self.ask(to, search.hops(), sent, buf, off);
+            let purpose = if self.large { Purpose::Piece } else { Purpose::Bytes };
+            let mut got = self.ask((to, search.hops(), purpose), sent, buf, off);
+            if let Got::Relay(name) = &got {
+                got = self.ask_relay(name, (to, search.hops()), buf, off);
+            }
             if let Got::Keep | Got::Refused | Got::Changed = got {
                 self.fetcher.directory.not_held(to, &self.file);
             }
             match got {
-                Got::Bytes => return Ok(true),
+                Got::Bytes => {
+                    if self.large {
+                        self.fetcher.receipts.arrived(&self.file, off, to);
+                    }
+                    return Ok(true);
+                }
                 Got::Redirect(name) => match self.fetcher.pool.view().number(&name) {
                     Some(other) => search.redirected(to, other),
                     None => search.failed(to),
@@ -147,6 +161,7 @@ impl Remote {
                 Got::Keep => return self.keep(),
                 Got::Refused => return Err(self.says(REFUSED)),
                 Got::Changed => return Err(self.says(CHANGED)),
+                Got::Relay(_) | Got::NotHere => search.failed(to),
                 Got::Failed(why) => {
                     left = left.saturating_sub(begun.elapsed().max(Duration::from_micros(1)));
                     self.fetcher.log_failure(to, &self.rel, &why);
@@ -157,11 +172,25 @@ impl Remote {
         self.keep()
     }
 
-    fn ask(&self, to: u16, hops: u8, sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
+    /// Asks a relay that `to` has named, and `to` itself if the relay does not send the piece.
+    fn ask_relay(&self, name: &str, (to, hops): (u16, u8), buf: &mut [u8], off: u64) -> Got {
+        let view = self.fetcher.pool.view();
+        let relay = view.number(name).filter(|n| view.is_up(*n) && !self.fetcher.is_missing_at(*n, &self.file));
+        if let Some(relay) = relay {
+            match self.ask((relay, 0, Purpose::Relayed), None, buf, off) {
+                Got::Bytes => return Got::Bytes,
+                Got::Failed(why) => self.fetcher.log_failure(relay, &self.rel, &why),
+                _ => {}
+            }
+        }
+        self.ask((to, hops, Purpose::Direct), None, buf, off)
+    }
+
+    fn ask(&self, (to, hops, purpose): (u16, u8, Purpose), sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
         let (fetcher, pool) = (&self.fetcher, &self.fetcher.pool);
         let life = pool.life_of(to);
         let Some(peer) = pool.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
-        let path = fetcher.file_path(&self.file);
+        let path = fetcher.file_path(&self.file, purpose);
         let range = off..off + buf.len() as u64;
         let mut answer = match peer.get_sent(sent, &path, Some(range), hops, pool.options().max_wait) {
             Ok(answer) => answer,
@@ -174,11 +203,14 @@ impl Remote {
             200 | 206 if answer.len() == buf.len() as u64 => {}
             307 => {
                 let name = answer.header("Monarch-Node").map(str::to_owned);
-                return name.map_or_else(|| Got::Failed("it names no other node".to_owned()), Got::Redirect);
+                let is_relay = answer.header("Monarch-Relay").is_some();
+                let other = if is_relay { Got::Relay } else { Got::Redirect };
+                return name.map_or_else(|| Got::Failed("it names no other node".to_owned()), other);
             }
             409 if answer.header("Monarch-Keep").is_some() => return Got::Keep,
             409 => return Got::Refused,
             410 => return Got::Changed,
+            421 => return Got::NotHere,
             404 => {
                 fetcher.missing.note(to, self.file.index, Instant::now());
                 return Got::Failed("it does not serve this index".to_owned());
@@ -215,6 +247,9 @@ impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(began) = *lock(&self.state.began) {
             self.fetcher.tracker.end_this(&self.file, began);
+        }
+        if self.large {
+            self.fetcher.receipts.ended(&self.file);
         }
     }
 }
@@ -264,7 +299,9 @@ impl RemoteFile for Remote {
         let Some((to, coming)) = self.fetcher.next(&mut search, &self.file) else { return };
         let is_asked = !self.fetcher.is_missing_at(to, &self.file);
         let Some(peer) = self.fetcher.pool.peer(to).filter(|_| is_asked) else { return };
-        if let Some(sent) = peer.send(&self.fetcher.file_path(&self.file), Some(0..self.want.size), search.hops()) {
+        if let Some(sent) =
+            peer.send(&self.fetcher.file_path(&self.file, Purpose::Bytes), Some(0..self.want.size), search.hops())
+        {
             *lock(&self.state.early) = Some(Early { search, to, coming, sent });
         }
     }

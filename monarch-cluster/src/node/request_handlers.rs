@@ -2,11 +2,12 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/files/<index>/<id>[?keep]` | bytes of a file, with `Monarch-Sum`; 307 and `Monarch-Node`: ask that one; 409: read the PFS (with `Monarch-Keep`: and keep it); 410: it has changed |
+//! | `GET /v1/files/<index>/<id>[?keep&piece]` | bytes of a file, with `Monarch-Tag`; 307 and `Monarch-Node`: ask that one; 409: read the PFS (with `Monarch-Keep`: and keep it); 410: it has changed |
 //! | `POST /v1/bid/<root>` | where this node is with the index of a root |
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
+//! | `POST /v1/got` | taken note of: pieces of large files that the sender has |
 //! | `POST /v1/damaged` | taken note of: bytes of this node's copies that arrived damaged |
 //! | `POST /v1/outputs/<root>` | how far the order of an output root is here |
 //! | `GET /v1/status[?short]` | what this node is and has, as JSON; without counting files |
@@ -22,8 +23,10 @@ use super::index_exchange::IndexExchange;
 use super::link_probe::LinkProbe;
 use super::output_order::OutputOrder;
 use super::peer_pool::PeerPool;
+use super::receipts;
+use super::relays::Relays;
 use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
-use super::request_paths::{root_of, unhex};
+use super::request_paths::{Purpose, file_query, root_of, unhex};
 use super::startup::Startup;
 use super::status::StatusReporter;
 use super::store::Store;
@@ -51,6 +54,7 @@ pub(super) struct PeerRequestHandler {
     pub(super) pool: Arc<PeerPool>,
     pub(super) store: Arc<Store>,
     pub(super) startup: Arc<Startup>,
+    pub(super) relays: Arc<Relays>,
     /// Threads that may wait for copies.
     pub(super) readers: Semaphore,
 }
@@ -76,6 +80,7 @@ impl Handler for PeerRequestHandler {
                     let of = self.announcements.clone();
                     work(move || of.hear_changed(&request.body)).await
                 }
+                (Method::Post, ["v1", "got"]) => self.got(peer, &request.body),
                 (Method::Post, ["v1", "damaged"]) => self.damaged(peer, &request.body),
                 (Method::Post, ["v1", "outputs", root]) => {
                     let (of, peer, root) = (self.outputs.clone(), peer.to_owned(), (*root).to_owned());
@@ -115,17 +120,26 @@ impl PeerRequestHandler {
         let (Some(index), Ok(id)) = (unhex(index), id.parse::<u32>()) else {
             return Answer::text(400, "a file is named by 32 hexadecimal digits and a number");
         };
-        let keeps = request.query.as_deref() == Some("keep");
+        let (keeps, purpose) = file_query(request.query.as_deref());
         let (range, hops) = (request.range, request.hops);
-        let counted = self.files.count();
         self.wait_for_index(index).await;
-        if let Some(answer) = self.files.quick_answer(FileRequest { peer, keeps, hops }, (index, id), range) {
+        let asked = FileRequest { peer, keeps, purpose, hops };
+        // Those that wait for their turn are no work for this node.
+        let (relayed, asking) = self.files.turn(asked, (index, id), range).await;
+        if let Some(answer) = relayed {
+            return answer;
+        }
+        let counted = self.files.count();
+        let is_relay = purpose == Purpose::Relayed;
+        if let Some(answer) = (!is_relay).then(|| self.files.quick_answer(asked, (index, id), range)).flatten() {
             return answer.holding(counted);
         }
         // Those that wait for the PFS leave threads to what nodes announce to each other.
         let _thread = self.readers.acquire().await;
         let (files, peer) = (self.files.clone(), peer.to_owned());
         let answer = work(move || {
+            // Other nodes wait for it until it is answered.
+            let _asking = asking;
             let Some(here) = files.find(index, id) else {
                 return Answer::text(404, "no file of an index that is served here");
             };
@@ -136,7 +150,10 @@ impl PeerRequestHandler {
                 // What is being made is read into memory.
                 range.end = range.end.min(range.start + MAX_REQUEST_BYTES);
             }
-            files.answer(FileRequest { peer: &peer, keeps, hops }, &here, &range)
+            match is_relay {
+                true => files.relay(&peer, &here, &range),
+                false => files.answer(FileRequest { peer: &peer, keeps, purpose, hops }, &here, &range),
+            }
         });
         answer.await.holding(counted)
     }
@@ -172,6 +189,16 @@ impl PeerRequestHandler {
                 }
             }
         }
+    }
+
+    /// Takes receipts for pieces of large files.
+    fn got(&self, peer: &str, body: &[u8]) -> Answer {
+        let Some(receipts) = receipts::decode(body) else {
+            return Answer::text(400, "a receipt names an index, a file and up to 1 GiB of it; a message holds 256");
+        };
+        let Some(from) = self.pool.view().number(peer) else { return Answer::status(409) };
+        self.relays.has(from, &receipts);
+        Answer::status(204)
     }
 
     /// Takes reports of damaged copies.

@@ -26,10 +26,44 @@ pub(super) fn root_of(name: &str) -> Option<u64> {
     unhex::<8>(name).map(u64::from_be_bytes)
 }
 
+/// What a request for a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Bytes that the asker does not pass on.
+    Bytes,
+    /// A piece of a large file. The asker can be sent to a relay, and then serve as one.
+    Piece,
+    /// A piece that the relay that was named did not send.
+    Direct,
+    /// A piece, of a relay.
+    Relayed,
+}
+
+impl Purpose {
+    const fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Bytes => None,
+            Self::Piece => Some("piece"),
+            Self::Direct => Some("direct"),
+            Self::Relayed => Some("relayed"),
+        }
+    }
+}
+
 /// Path of a request for a file; `keeps` says that the asker will keep a copy.
-pub(super) fn file_path(file: &FileRef, keeps: bool) -> String {
-    let keep = if keeps { "?keep" } else { "" };
-    format!("/v1/files/{}/{}{keep}", hex(&file.index), file.id)
+pub(super) fn file_path(file: &FileRef, keeps: bool, purpose: Purpose) -> String {
+    let words: Vec<&str> = keeps.then_some("keep").into_iter().chain(purpose.word()).collect();
+    let mark = if words.is_empty() { "" } else { "?" };
+    format!("/v1/files/{}/{}{mark}{}", hex(&file.index), file.id, words.join("&"))
+}
+
+/// Whether the asker will keep a copy, and what its request is for, by the query. Words that are
+/// not known are ignored.
+pub(super) fn file_query(query: Option<&str>) -> (bool, Purpose) {
+    let has = |word: &str| query.is_some_and(|q| q.split('&').any(|w| w == word));
+    let all = [Purpose::Relayed, Purpose::Direct, Purpose::Piece];
+    let purpose = all.into_iter().find(|p| p.word().is_some_and(has));
+    (has("keep"), purpose.unwrap_or(Purpose::Bytes))
 }
 
 #[cfg(test)]
@@ -44,7 +78,18 @@ mod tests {
             assert_eq!(unhex::<2>(bad), None, "{bad}");
         }
         let file = FileRef { index: [0xa; 16], id: 7, fp: 9 };
-        assert_eq!(file_path(&file, true), format!("/v1/files/{}/7?keep", "0a".repeat(16)));
-        assert!(file_path(&file, false).ends_with("/7"));
+        assert_eq!(file_path(&file, true, Purpose::Bytes), format!("/v1/files/{}/7?keep", "0a".repeat(16)));
+        assert!(file_path(&file, false, Purpose::Bytes).ends_with("/7"));
+        for (keeps, purpose) in [
+            (true, Purpose::Bytes),
+            (false, Purpose::Piece),
+            (true, Purpose::Piece),
+            (true, Purpose::Direct),
+            (false, Purpose::Relayed),
+        ] {
+            let path = file_path(&file, keeps, purpose);
+            assert_eq!(file_query(path.split_once('?').map(|(_, query)| query)), (keeps, purpose), "{path}");
+        }
+        assert_eq!(file_query(None), (false, Purpose::Bytes));
     }
 }

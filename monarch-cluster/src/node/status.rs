@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Account of a node, by itself. The fields are those of one JSON object, which nodes of other
 /// versions read: so they stay flat.
 ///
-/// Fields: 13, one per key of the object.
+/// Fields: 14, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its name.
@@ -45,6 +45,9 @@ pub struct NodeStatus {
     /// Copies here that were found damaged, before they were sent or after a report, and dropped.
     #[serde(default)]
     pub found_damaged: u64,
+    /// Bytes of large files that it passed on, instead of the node that was asked for them.
+    #[serde(default)]
+    pub relayed_bytes: u64,
     /// The other nodes as it sees them.
     pub peers: Vec<PeerStatus>,
 }
@@ -98,6 +101,7 @@ impl StatusReporter {
             clock_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64,
             damaged: self.traffic.damaged(),
             complaints: self.traffic.complaints.load(Ordering::Relaxed),
+            relayed_bytes: self.traffic.relayed_bytes.load(Ordering::Relaxed),
             found_damaged: self.traffic.found_damaged.load(Ordering::Relaxed),
             ..NodeStatus::default()
         };

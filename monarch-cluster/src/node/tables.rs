@@ -16,6 +16,8 @@ use super::missing_indexes::MissingIndexes;
 use super::news::News;
 use super::owner_balance::OwnerBalance;
 use super::peer_pool::PeerPool;
+use super::receipts::Receipts;
+use super::relays::Relays;
 use super::startup::Startup;
 use super::store::Store;
 use super::traffic_stats::TrafficStats;
@@ -25,7 +27,7 @@ use crate::tag::TagKey;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// State that several components share; each table owns its lock. Fields: 13, one for each table.
+/// State that several components share; each table owns its lock. Fields: 15, one for each table.
 pub(super) struct Tables {
     pub(super) pool: Arc<PeerPool>,
     pub(super) traffic: Arc<TrafficStats>,
@@ -40,6 +42,8 @@ pub(super) struct Tables {
     pub(super) startup: Arc<Startup>,
     pub(super) holdings: Arc<Holdings>,
     pub(super) owners: Arc<OwnerBalance>,
+    pub(super) relays: Arc<Relays>,
+    pub(super) receipts: Arc<Receipts>,
 }
 
 impl Tables {
@@ -53,6 +57,8 @@ impl Tables {
             pool,
             traffic,
             sums: Arc::default(),
+            relays: Arc::default(),
+            receipts: Arc::default(),
             news: Arc::default(),
             reports: Arc::default(),
             waits: Arc::new(WaitGraph::new(directory.clone())),
@@ -77,6 +83,7 @@ impl Tables {
             store: self.store.clone(),
             election: self.election.clone(),
             startup: self.startup.clone(),
+            relays: self.relays.clone(),
         }
     }
 
@@ -89,6 +96,7 @@ impl Tables {
             tracker: self.tracker.clone(),
             copies: copies.clone(),
             traffic: self.traffic.clone(),
+            relays: self.relays.clone(),
             answering: Arc::default(),
         }
     }
@@ -121,6 +129,7 @@ impl Tables {
             traffic: self.traffic.clone(),
             failures: LogLimit::default(),
             tags,
+            receipts: self.receipts.clone(),
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct Traffic {
 pub struct TrafficStats {
     /// Answers whose bytes did not have their tag.
     pub damaged: AtomicU64,
+    /// Bytes of large files that this node passed on, instead of the node that was asked for them.
+    pub relayed_bytes: AtomicU64,
     /// Reports of other nodes of bytes from here that arrived damaged, which were looked into.
     pub complaints: AtomicU64,
     /// Copies of this node that were found damaged: before they were sent, or after a report.

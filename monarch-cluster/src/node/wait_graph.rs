@@ -108,6 +108,11 @@ impl WaitGraph {
         Some((to, Coming { graph: self.clone(), file: *file }))
     }
 
+    /// What the waits say.
+    pub(super) fn look<T>(&self, what: impl FnOnce(&Waits) -> T) -> T {
+        what(&lock(&self.waits))
+    }
+
     /// The answer to a request for a file. `local` says how much of it is here, `asked` what the
     /// request then is. A file that has yet to come is promised for as long as the last part lives.
     pub(super) fn answer(

@@ -269,6 +269,8 @@ metrics! {
     Counter PEER_FAILED = "monarch_peer_failed_total", Of("requests"), [PEER];
     /// Answers of other nodes whose bytes arrived damaged.
     Counter PEER_DAMAGED = "monarch_peer_damaged_total", Of("answers"), [];
+    /// Bytes of large files that this node passed on, instead of the node that was asked for them.
+    Counter PEER_RELAYED_BYTES = "monarch_peer_relayed_bytes_total", Bytes, [];
     /// Requests of other nodes that were answered, with any answer.
     Counter PEER_REQUESTS = "monarch_peer_requests_total", Of("requests"), [];
     /// Requests of other nodes that were refused.

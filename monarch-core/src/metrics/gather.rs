@@ -247,6 +247,7 @@ fn peers(page: &Page, node: &NodeStatus) {
         page.gauge(d::PEERS, [state], node.peers.iter().filter(|p| p.state == state).count() as f64);
     }
     page.counter(d::PEER_DAMAGED, [], node.damaged);
+    page.counter(d::PEER_RELAYED_BYTES, [], node.relayed_bytes);
     for p in &node.peers {
         for (of, value) in [
             (d::PEER_RECEIVED, p.traffic.received),
@@ -380,7 +381,8 @@ mod tests {
             failed: n.next(),
         };
         let peer = PeerStatus { name: "n2".to_owned(), address: None, state: "up".to_owned(), traffic };
-        let node = NodeStatus { damaged: n.next(), peers: vec![peer], ..NodeStatus::default() };
+        let (damaged, relayed_bytes) = (n.next(), n.next());
+        let node = NodeStatus { damaged, relayed_bytes, peers: vec![peer], ..NodeStatus::default() };
         let served = Served::default();
         served.requests.store(n.next(), Ordering::Relaxed);
         served.connections.store(n.next(), Ordering::Relaxed);

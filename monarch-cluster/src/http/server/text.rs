@@ -66,6 +66,7 @@ fn phrase(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         409 => "Conflict",
+        421 => "Misdirected Request",
         426 => "Upgrade Required",
         416 => "Range Not Satisfiable",
         500 => "Internal Server Error",

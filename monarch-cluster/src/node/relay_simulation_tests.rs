@@ -1,0 +1,250 @@
+//! Simulates nodes that read one large file of an owner at the same time, over links with one rate
+//! each way that transfers share. The table decides; time is counted in steps.
+
+use super::{Piece, RelayTable, Turn};
+use monarch_storage::sharing::FileRef;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+const STEP: Duration = Duration::from_millis(4);
+/// Pieces that a node has under way, as a reader and a prefetcher together have.
+const WINDOW: usize = 12;
+/// Steps that a link needs for a piece: 4 MiB at 1 Gbit/s.
+const PIECE_STEPS: f64 = 8.0;
+/// How long a silent peer is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const FILE: FileRef = FileRef { index: [1; 16], id: 7, fp: 9 };
+/// The owner's number.
+const OWNER: usize = 0;
+
+/// A request for a piece that is under way.
+#[derive(Clone, Debug)]
+struct Request {
+    /// The node that sends it; `None`: its turn has not come.
+    from: Option<usize>,
+    /// Part of the piece that is yet to come.
+    left: f64,
+    since: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    has: Vec<bool>,
+    coming: BTreeMap<usize, Request>,
+    /// Every piece before this one is there or was asked for.
+    next: usize,
+    start: u32,
+    /// Rate of its link, 1 for the rate of most.
+    link: f64,
+    dies: u32,
+    done: Option<u32>,
+    sent: f64,
+}
+
+struct World {
+    nodes: Vec<Node>,
+    pieces: usize,
+    table: RelayTable,
+    zero: Instant,
+    now: u32,
+    failures: u32,
+}
+
+impl World {
+    /// A file of `pieces`, and this number of nodes beside its owner.
+    fn new(others: usize, pieces: usize) -> Self {
+        let node = |has| Node {
+            has: vec![has; pieces],
+            coming: BTreeMap::new(),
+            next: 0,
+            start: 0,
+            link: 1.0,
+            dies: u32::MAX,
+            done: None,
+            sent: 0.0,
+        };
+        let nodes = (0..=others).map(|n| node(n == OWNER)).collect();
+        Self { nodes, pieces, table: RelayTable::default(), zero: Instant::now(), now: 0, failures: 0 }
+    }
+
+    fn time(&self) -> Instant {
+        self.zero + STEP * self.now
+    }
+
+    fn piece(at: usize) -> Piece {
+        (FILE, at as u64 * (4 << 20))
+    }
+
+    fn is_up(&self, node: usize) -> bool {
+        (self.nodes[node].start..self.nodes[node].dies).contains(&self.now)
+    }
+
+    /// Asks, or asks again: the owner answers when it is this node's turn.
+    fn turn(&mut self, asker: usize, at: usize) {
+        // (Peers notice that a node is dead only when they ask it.)
+        let from = match self.table.turn(Self::piece(at), asker as u16, self.time(), |_| true) {
+            Turn::Wait(_) | Turn::Busy(_) => None,
+            Turn::Here => Some(OWNER),
+            Turn::Relay(relay) => Some(usize::from(relay)),
+        };
+        if from == Some(OWNER) {
+            self.table.begins(Self::piece(at), asker as u16, self.time());
+        }
+        assert_ne!(from, Some(asker));
+        assert!(from.is_none_or(|from| self.nodes[from].has[at]), "a relay that does not have the piece");
+        self.nodes[asker].coming.insert(at, Request { from, left: 1.0, since: self.now });
+    }
+
+    /// What becomes of requests without a transfer: turns come, and silent relays are given up.
+    fn answer(&mut self, asker: usize) {
+        for (at, request) in self.nodes[asker].coming.clone() {
+            let is_late = STEP * (self.now - request.since) > PATIENCE;
+            match request.from {
+                None => self.turn(asker, at),
+                Some(from) if !self.is_up(from) && is_late => {
+                    self.failures += 1;
+                    self.table.failed(Self::piece(at), asker as u16, self.time());
+                    self.table.begins(Self::piece(at), asker as u16, self.time());
+                    let request = Request { from: Some(OWNER), left: 1.0, since: self.now };
+                    self.nodes[asker].coming.insert(at, request);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The transfers that are under way: sender, asker, piece.
+    fn sending(&self) -> Vec<(usize, usize, usize)> {
+        let of = |(asker, node): (usize, &Node)| -> Vec<(usize, usize, usize)> {
+            let coming = node.coming.iter().filter(|_| self.is_up(asker));
+            let sent = coming.filter_map(|(at, r)| Some((r.from.filter(|from| self.is_up(*from))?, asker, *at)));
+            sent.collect()
+        };
+        self.nodes.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Moves bytes for a step: the transfers of a link share it.
+    fn transfer(&mut self) {
+        let all = self.sending();
+        let (mut out, mut into) = (vec![0.0; self.nodes.len()], vec![0.0; self.nodes.len()]);
+        for (from, to, _) in &all {
+            out[*from] += 1.0;
+            into[*to] += 1.0;
+        }
+        for (from, to, at) in all {
+            let rate = (self.nodes[from].link / out[from]).min(self.nodes[to].link / into[to]) / PIECE_STEPS;
+            self.nodes[from].sent += rate;
+            let node = &mut self.nodes[to];
+            let Some(r) = node.coming.get_mut(&at) else { continue };
+            r.left -= rate;
+            if r.left <= 0.0 {
+                node.coming.remove(&at);
+                node.has[at] = true;
+                let start = Self::piece(at).1;
+                self.table.has(&FILE, &(start..start + 1), to as u16, self.zero + STEP * self.now);
+            }
+        }
+    }
+
+    /// Runs until every node that lives has the file.
+    fn run(&mut self) {
+        let reads = |w: &Self, n: usize| w.is_up(n) && w.nodes[n].done.is_none();
+        while (1..self.nodes.len()).any(|n| self.nodes[n].done.is_none() && self.nodes[n].dies > self.now) {
+            for n in (1..self.nodes.len()).filter(|n| reads(self, *n)).collect::<Vec<_>>() {
+                self.answer(n);
+                while self.nodes[n].coming.len() < WINDOW && self.nodes[n].next < self.pieces {
+                    let at = self.nodes[n].next;
+                    self.nodes[n].next += 1;
+                    self.turn(n, at);
+                }
+                if self.nodes[n].next == self.pieces && self.nodes[n].coming.is_empty() {
+                    self.nodes[n].done = Some(self.now);
+                }
+            }
+            self.transfer();
+            self.now += 1;
+            assert!(STEP * self.now < Duration::from_secs(600), "{:?}", self.nodes);
+        }
+    }
+
+    /// Time of a node from its start to the end, in units of the time that its link needs for the
+    /// file.
+    fn ratio(&self, node: usize) -> f64 {
+        let n = &self.nodes[node];
+        f64::from(n.done.unwrap() - n.start) / (self.pieces as f64 * PIECE_STEPS)
+    }
+
+    fn slowest(&self, nodes: impl Iterator<Item = usize>) -> f64 {
+        nodes.map(|n| self.ratio(n)).fold(0.0, f64::max)
+    }
+
+    /// Bytes that a node sent, in sizes of the file.
+    fn sent(&self, node: usize) -> f64 {
+        self.nodes[node].sent / self.pieces as f64
+    }
+
+    fn most_sent(&self) -> f64 {
+        (1..self.nodes.len()).map(|n| self.sent(n)).fold(0.0, f64::max)
+    }
+}
+
+/// 2 GiB in pieces of 4 MiB.
+const PIECES: usize = 512;
+
+#[test]
+fn sixteen_nodes_get_a_file_in_little_more_than_the_time_of_one() {
+    let mut w = World::new(15, PIECES);
+    w.run();
+    let (owner, time) = (w.sent(OWNER), w.slowest(1..16));
+    assert!(owner <= 1.2, "the owner sent {owner} files");
+    assert!(time <= 1.5, "{time} times as long");
+    assert!(w.most_sent() <= 1.3, "a relay sent {} files", w.most_sent());
+    assert_eq!(w.failures, 0);
+}
+
+#[test]
+fn nodes_that_start_one_after_the_other_take_no_longer() {
+    for gap in [3, 25, 200] {
+        let mut w = World::new(15, PIECES);
+        (1..16).for_each(|n| w.nodes[n].start = n as u32 * gap);
+        w.run();
+        let (owner, time) = (w.sent(OWNER), w.slowest(1..16));
+        assert!(owner <= 1.2, "the owner sent {owner} files");
+        assert!(time <= 1.5, "{time} times as long");
+    }
+}
+
+/// The nodes behind it in the chain go at its pace. That is a fraction of the time that the owner
+/// alone would need, which sends the file 15 times.
+#[test]
+fn a_node_with_a_slow_link_holds_up_the_others_for_no_longer_than_it_takes_itself() {
+    for (slow, link) in [(1, 0.1), (7, 0.1), (1, 0.3), (7, 0.3), (7, 0.5), (15, 0.1)] {
+        let mut w = World::new(15, PIECES);
+        w.nodes[slow].link = link;
+        w.run();
+        let (owner, time) = (w.sent(OWNER), w.slowest((1..16).filter(|n| *n != slow)));
+        assert!(owner <= 3.0, "node {slow} at {link}: the owner sent {owner} files");
+        assert!(time <= w.ratio(slow) + 0.2 && time <= 3.6, "node {slow} at {link}: {time} times as long");
+    }
+}
+
+#[test]
+fn a_node_that_falls_silent_costs_the_others_a_few_waits() {
+    for dead in [1, 7, 15] {
+        let mut w = World::new(15, PIECES);
+        w.nodes[dead].dies = PIECES as u32 * PIECE_STEPS as u32 / 2;
+        w.run();
+        let (owner, time) = (w.sent(OWNER), w.slowest((1..16).filter(|n| *n != dead)));
+        assert!(owner <= 1.5, "the owner sent {owner} files");
+        assert!(time <= 1.75, "{time} times as long");
+    }
+}
+
+#[test]
+fn sixty_four_nodes_share_one_copy_from_the_owner() {
+    let mut w = World::new(63, PIECES / 2);
+    w.run();
+    let (owner, time) = (w.sent(OWNER), w.slowest(1..64));
+    assert!(owner <= 1.2, "the owner sent {owner} files");
+    assert!(time <= 2.5, "{time} times as long");
+}
