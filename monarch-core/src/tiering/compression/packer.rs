@@ -1,7 +1,7 @@
 //! [`Packer`]: compresses one copy into a slower tier, and reserves the space for it.
 
 use crate::sync::lock;
-use crate::tier::{PackedWriter, Reservation, Sum, Summing, TierDir};
+use crate::tier::{Codec, PackedWriter, PackingOptions, Reservation, Sum, Summing, TierDir};
 use crate::tiering::compression::ratio_estimator::RatioEstimator;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::CompressionTarget;
@@ -41,17 +41,17 @@ fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize
 }
 
 /// Whether samples of a file shrink by the factor `least`. A small file is tried as a whole anyway.
-fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Result<bool> {
+fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, codec: Codec, least: f64) -> io::Result<bool> {
     if size <= SAMPLE_BYTES as u64 * (SAMPLE_COUNT + 1) {
         return Ok(true);
     }
     let (mut raw, mut stored) = (0, 0);
     let mut buf = vec![0; SAMPLE_BYTES];
-    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(SAMPLE_BYTES)];
+    let mut out = vec![0; codec.max_packed_bytes(SAMPLE_BYTES)];
     for n in 1..=SAMPLE_COUNT {
         let got = fill(copy, &mut buf, size / (SAMPLE_COUNT + 1) * n)?;
         raw += got;
-        stored += lz4_flex::block::compress_into(&buf[..got], &mut out).unwrap_or(got).min(got);
+        stored += codec.compress(&buf[..got], &mut out).unwrap_or(got).min(got);
     }
     // A sample alone shrinks a little less than the file that it is part of.
     Ok(stored as f64 * least <= raw as f64 * 1.05)
@@ -87,12 +87,15 @@ impl Packer {
         let (Some(from), Some(tier)) = (self.cx.tiers.get(candidate.word.tier()), self.cx.tiers.get(to)) else {
             return Ok(Packed::NoRoom);
         };
-        let least = tier.options.min_ratio.unwrap_or(1.0);
+        // Only tiers with compression are asked.
+        let Some(PackingOptions { codec, min_ratio: least }) = tier.options.packing else {
+            return Ok(Packed::NotWorth);
+        };
         let copy = match from.copies.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Packed::Damaged),
             other => other?,
         };
-        if !lock(&self.ratios).is_worth(rel) && !sample_is_worth(&copy, size, least)? {
+        if !lock(&self.ratios).is_worth(rel) && !sample_is_worth(&copy, size, codec, least)? {
             return Ok(Packed::NotWorth);
         }
         let room = match room {
@@ -100,7 +103,7 @@ impl Packer {
             None => self.reserve(to, tier, size),
         };
         let Some(room) = room else { return Ok(Packed::NoRoom) };
-        let Some(mut writer) = PackedWriter::begin(&tier.copies, room, size, sum.piece)? else {
+        let Some(mut writer) = PackedWriter::begin(&tier.copies, codec, room, size, sum.piece)? else {
             return Ok(Packed::NoRoom);
         };
         let mut summing = Summing::new(sum.piece);
