@@ -274,6 +274,8 @@ pub enum Compression {
     Lz4,
     /// The same with Zstandard.
     Zstd,
+    /// With LZ4, with Zstandard or not at all, by the suffix of the file.
+    Auto,
 }
 
 impl std::fmt::Display for Compression {
@@ -282,6 +284,7 @@ impl std::fmt::Display for Compression {
             Self::None => "none",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
+            Self::Auto => "auto",
         })
     }
 }

@@ -219,10 +219,11 @@ pub(super) struct RawTier {
     /// ended). Default node on a disk, job in memory, which other programs need.
     pub(super) persist: Option<Given<OneOf<Persist>>>,
     /// How copies are kept: none (as they are), lz4 or zstd (compressed, where that makes them
-    /// smaller by min_ratio; zstd holds 1.4 times as much text and twice as much of arrays of
-    /// floats as lz4, and takes two to three times as long to decompress). A reader that opens a compressed copy waits until the agent has decompressed
-    /// it into a faster tier, so there has to be one before this: see `decompression_share`
-    /// there. Default none.
+    /// smaller by min_ratio; zstd holds 1.5 times as much text and 1.7 times as much of arrays of
+    /// floats as lz4, and takes 1.5 to 3 times as long to decompress), or auto (by suffix, what
+    /// saves most reads of the PFS, measured on the files). A reader that opens a compressed copy
+    /// waits until the agent has decompressed it into a faster tier, so there has to be one before
+    /// this: see `decompression_share` there. Default none.
     pub(super) compression: Option<Given<OneOf<Compression>>>,
     /// How many times smaller a file has to get for its copy to be compressed; others are kept as
     /// they are, and opened right here. Default 1.2; 1 to 100.

@@ -143,6 +143,21 @@ fn a_tier_that_changes_from_lz4_to_zstd_serves_the_copies_of_both() {
 }
 
 #[test]
+fn auto_chooses_a_codec_for_each_suffix_and_leaves_pictures_as_they_are() {
+    let mut w = plan("3MiB", "64MiB").set("tiers.1.compression=auto").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all copies", |s| s.tiers[0].files + s.tiers[1].files >= 83 && s.tiers[0].reserved == 0);
+    let (lz4, zstd) = (packed_as(&w, "lz4").len(), packed_as(&w, "zst").len());
+    assert!(zstd >= 20 && (60..64).contains(&(lz4 + zstd)), "{lz4} {zstd}");
+    assert_eq!(w.agent().unwrap().tiers[1].packed.files, (lz4 + zstd) as u64);
+    assert_eq!(w.run(&read(&w, &["--rounds", "2"])).good().text(), want);
+    let log = w.log();
+    assert!(log.matches("the compression of files with this suffix is chosen").count() >= 3, "{log}");
+}
+
+#[test]
 fn more_is_staged_than_the_tier_could_hold_uncompressed() {
     let mut w = plan("3MiB", "6MiB").build();
     let root = w.root().to_owned();

@@ -231,7 +231,7 @@ fn compression() {
         ],
     );
     let below = |with: &str| format!("{ram}  - {{ path: /local/nvme, capacity: 1GiB, {with} }}\n");
-    let allowed = ["there is no compression called `gzip`", "none", "lz4", "zstd"];
+    let allowed = ["there is no compression called `gzip`", "none", "lz4", "zstd", "auto"];
     with_root(&below("compression: gzip"), WrongType, 4, &allowed);
     with_root(&below("compression: lz4, min_ratio: 0.5"), OutOfBounds, 4, &["0.5 is not between 1 and 100"]);
     with_root(&below("compression: lz4, min_ratio: much"), WrongType, 4, &["`much` is not a number", "1.2"]);
@@ -244,7 +244,7 @@ fn compression() {
     with_root(&below("decompression_share: 10%"), BadTier, 4, &["no slower tier has compression"]);
     let twice = "tiers:\n  - { path: /dev/shm, capacity: 1GiB, decompression_share: 2GiB }\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n";
     with_root(twice, TooBig, 3, &["2GiB is more than the capacity, 1GiB"]);
-    for (word, compression) in [("lz4", Compression::Lz4), ("zstd", Compression::Zstd)] {
+    for (word, compression) in [("lz4", Compression::Lz4), ("zstd", Compression::Zstd), ("auto", Compression::Auto)] {
         let found = load_text(&format!("{ROOTS}{}", below(&format!("compression: {word}"))), &node()).unwrap().config;
         let [front, tier] = &found.tiers[..] else { panic!("{:?}", found.tiers) };
         assert_eq!((front.decompression_share, tier.decompression_share), (256 << 20, 0));

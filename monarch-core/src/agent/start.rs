@@ -147,8 +147,9 @@ fn open_tier(config: &Config, t: &Tier) -> Result<TierDir, TierError> {
 fn packing(t: &Tier) -> Option<PackingOptions> {
     let codec = match t.compression {
         Compression::None => return None,
-        Compression::Lz4 => Codec::Lz4,
-        Compression::Zstd => Codec::Zstd,
+        Compression::Lz4 => Some(Codec::Lz4),
+        Compression::Zstd => Some(Codec::Zstd),
+        Compression::Auto => None,
     };
     Some(PackingOptions { codec, min_ratio: t.min_ratio })
 }

@@ -137,7 +137,9 @@ impl Copies {
     pub fn remove(&self, name: CopyName, packed: bool) {
         match packed {
             true => {
-                Codec::ALL.into_iter().for_each(|codec| drop(self.space.unlink(&packed_copies::path_of(name, codec))))
+                for codec in Codec::ALL {
+                    self.space.unlink(&packed_copies::path_of(name, codec));
+                }
             }
             false => drop(self.space.fs.unlink(name.rel_path().as_slice())),
         }

@@ -43,8 +43,8 @@ pub struct TierOptions {
 /// How the copies of a tier are packed.
 #[derive(Clone, Copy, Debug)]
 pub struct PackingOptions {
-    /// The codec of new copies. Those of other codecs are read and kept.
-    pub codec: Codec,
+    /// The codec of new copies; `None`: chosen by suffix. Copies of other codecs are read and kept.
+    pub codec: Option<Codec>,
     /// Least ratio of compression for which a copy is packed.
     pub min_ratio: f64,
 }

@@ -46,8 +46,8 @@ const HEADER: usize = 64;
 const ENTRY: usize = 16;
 /// Units of a file, at most: 4 TiB in units of the largest size, and a table that fits into memory.
 const MAX_UNITS: u64 = 1 << 24;
-/// LZ4: magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum of
-/// these two bytes.
+/// LZ4: magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum
+/// of these two bytes.
 const LZ4_FRAME: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73];
 const LZ4_END: [u8; 4] = [0; 4];
 /// LZ4: the bit of a block's length that says: stored uncompressed.
