@@ -3,14 +3,16 @@
 compute.
 
     cargo build --release --workspace
-    benches/packed.py [--turns N] [--json FILE] [NAME...]     names: capacity first epoch      (root, for cold reads; needs lz4)
+    benches/packed.py [--turns N] [--json FILE] [--codecs lz4,zstd,auto] [NAME...]
+                                       names: capacity first epoch    (root, for cold reads; needs lz4, zstd)
 
-`capacity`: bytes of files in a full compressed tier, against the same tier without compression,
-against the ratio of `lz4 -1` on the same files. `first`: open, read and close of 1 MB files whose
-copies are compressed on a disk, caches dropped, against the same of plain files on that disk; then
-a second read, against files in memory. `epoch`: four readers that sleep 10 ms after each 100 KB
-file, in place of training: time of the epoch beyond the sleeping, in listing order and shuffled,
-also with plain copies. Medians over the turns.
+For each value of `tiers[].compression`. `capacity`: bytes of files in a full compressed tier,
+against the same tier without compression, against the ratio of `lz4 -1` or `zstd -1` on the same
+files (auto: of the better one). `first`: open, read and close of 1 MB files whose copies are
+compressed on a disk, caches dropped, against the same of plain files on that disk; then a second
+read, against files in memory. `epoch`: four readers that sleep 10 ms after each 100 KB file, in
+place of training: time of the epoch beyond the sleeping, in listing order and shuffled, also with
+plain copies. Medians over the turns.
 """
 import argparse, array, glob, json, os, random, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -59,15 +61,15 @@ def make(dir, kind, files, size):
 
 
 class Agent:
-    """Files below `root` under Monarch, with a second, compressed tier on a disk, while this object
-    lives."""
+    """Files below `root` under Monarch, with a second tier on a disk that is compressed as `codec`
+    says, while this object lives. Without a codec: only the tier on the disk."""
 
-    def __init__(self, root, ram, disk, *sets, packed=True):
+    def __init__(self, root, ram, disk, *sets, codec=None):
         self.tmp, self.run = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp"), tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
         sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", f"runtime_dir={self.run}", *sets]
-        tiers = [f"{self.run}/ram:{ram}", f"{self.tmp}/disk:{disk}"] if packed else [f"{self.tmp}/disk:{disk}"]
-        if packed:
-            sets += ["tiers[1].compression=lz4", "tiers[1].keep_free=0"]
+        tiers = [f"{self.run}/ram:{ram}", f"{self.tmp}/disk:{disk}"] if codec else [f"{self.tmp}/disk:{disk}"]
+        if codec:
+            sets += [f"tiers[1].compression={codec}", "tiers[1].keep_free=0", "tiers[0].decompression_share=100%"]
         self.words = ["--root", root, *(w for t in tiers for w in ("--tier", t)), *(w for s in sets for w in ("--set", s))]
         self.env = dict(os.environ, MONARCH_RUNTIME_DIR=self.run)
         self.job = subprocess.Popen([MONARCH, "run", "--quiet", *self.words, "--", "cat"], stdin=subprocess.PIPE)
@@ -102,26 +104,29 @@ class Agent:
         shutil.rmtree(self.run, ignore_errors=True)
 
 
-def capacity(turns):
+def capacity(turns, codecs):
     tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp")
     try:
         for kind in ("text", "floats"):
             make(tmp, kind, 600, MB)
             files = sorted(glob.glob(f"{tmp}/{kind}/*"))
-            lz4 = sum(len(subprocess.run(["lz4", "-1", "-c", f], capture_output=True).stdout) for f in files)
-            own = 600 * MB / lz4
-            cap = int(lz4 * 0.6) >> 20 << 20
-            held = {}
-            for packed in (True, False):
-                agent = Agent(f"{tmp}/{kind}", "64MiB", f"{cap}B", *(["tiers[0].decompression_share=100%"] if packed else []), packed=packed)
-                try:
-                    tier = agent.settled()["tiers"][-1]
-                    held[packed] = tier["packed"]["bytes"] if packed else tier["files"] * MB
-                finally:
-                    agent.end()
-            ratio = held[True] / held[False]
-            say(f"effective capacity, {kind}: compressed / plain tier, / ratio of lz4 -1", ratio / own, 0.98, "x",
-                f"{ratio:.3f} / {own:.3f}, {held[True] // MB} and {held[False] // MB} files in {cap >> 20} MiB", least=True)
+            program = {p: sum(len(subprocess.run([p, "-1", "-c", f], capture_output=True).stdout) for f in files) for p in ("lz4", "zstd")}
+            program["auto"], ratios = min(program.values()), {}
+            for codec in codecs:
+                own, cap = 600 * MB / program[codec], int(program[codec] * 0.6) >> 20 << 20
+                held = {}
+                for as_ in (codec, None):
+                    agent = Agent(f"{tmp}/{kind}", "64MiB", f"{cap}B", codec=as_)
+                    try:
+                        tier = agent.settled()["tiers"][-1]
+                        held[as_] = tier["packed"]["bytes"] if as_ else tier["files"] * MB
+                    finally:
+                        agent.end()
+                ratio = ratios[codec] = held[codec] / held[None]
+                say(f"effective capacity, {kind}: {codec} / plain tier, / ratio of the program -1", ratio / own, 0.98, "x",
+                    f"{ratio:.3f} / {own:.3f}, {held[codec] // MB} and {held[None] // MB} files in {cap >> 20} MiB", least=True)
+            if "lz4" in ratios and "zstd" in ratios:
+                say(f"effective capacity, {kind}: zstd / lz4", ratios["zstd"] / ratios["lz4"], 1.3, "x", f"{ratios['zstd']:.3f} / {ratios['lz4']:.3f}", least=True)
             shutil.rmtree(f"{tmp}/{kind}")
     finally:
         shutil.rmtree(tmp, ignore_errors=True)
@@ -146,14 +151,19 @@ print(json.dumps([statistics.median(r) for r in rounds]))
 """
 
 
-def first(turns):
+def first(turns, codecs):
+    for codec in codecs:
+        first_of(turns, codec)
+
+
+def first_of(turns, codec):
     tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp")
     shm = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
     try:
         for kind in ("text", "floats"):
             make(tmp, kind, 60, MB)
             shutil.copytree(f"{tmp}/{kind}", f"{shm}/{kind}")
-            agent = Agent(f"{tmp}/{kind}", "256MiB", "1GiB", "tiers[0].decompression_share=100%", "prefetch.enabled=false")
+            agent = Agent(f"{tmp}/{kind}", "256MiB", "1GiB", "prefetch.enabled=false", codec=codec)
             try:
                 words = [MONARCH, "stage", "--quiet", *agent.words]
                 subprocess.run(words, check=True)
@@ -175,8 +185,8 @@ def first(turns):
                     for name, value in zip(("cold", "first", "memory", "second"), (plain[0], ours[0], memory[1], ours[1])):
                         rows[name].append(value)
                 us = {k: statistics.median(v) * 1e6 for k, v in rows.items()}
-                say(f"1 MB of {kind}, compressed: first read / cold local read", us["first"] / us["cold"], 2.0, "x", f"{us['first']:.0f} / {us['cold']:.0f} us")
-                say(f"1 MB of {kind}: second read / file in memory", us["second"] / us["memory"], 1.1, "x", f"{us['second']:.0f} / {us['memory']:.0f} us")
+                say(f"1 MB of {kind}, {codec}: first read / cold local read", us["first"] / us["cold"], 2.0, "x", f"{us['first']:.0f} / {us['cold']:.0f} us")
+                say(f"1 MB of {kind}, {codec}: second read / file in memory", us["second"] / us["memory"], 1.1, "x", f"{us['second']:.0f} / {us['memory']:.0f} us")
             finally:
                 agent.end()
     finally:
@@ -211,23 +221,24 @@ print(json.dumps([sum(t) / len(t) for t in took]))
 """
 
 
-def epoch(turns):
+def epoch(turns, codecs):
     tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp")
     try:
         make(tmp, "text", 3000, 100_000)
         for order in ("listed", "shuffled"):
             rows = {}
-            for packed in (True, False):
+            for codec in (None, *codecs):
                 # Space for an eighth of the files decompressed; or for all plain files.
-                agent = Agent(f"{tmp}/text", "40MiB", "1GiB", *(["tiers[0].decompression_share=100%"] if packed else []), packed=packed)
+                agent = Agent(f"{tmp}/text", "40MiB", "1GiB", codec=codec)
                 try:
                     agent.settled()
                     stalls = [agent.job_of("python3", "-c", EPOCH, f"{tmp}/text", order) for _ in range(turns)]
                     # The first epoch finds the copies of the turn before.
-                    rows[packed] = statistics.median(s for turn in stalls for s in turn[1:])
+                    rows[codec] = statistics.median(s for turn in stalls for s in turn[1:])
                 finally:
                     agent.end()
-            say(f"stall of an epoch over compressed text, {order}", rows[True], 3.0, "%", f"with plain copies {rows[False]:.1f} %")
+            for codec in codecs:
+                say(f"stall of an epoch over text, {codec}, {order}", rows[codec], 3.0, "%", f"with plain copies {rows[None]:.1f} %")
     finally:
         shutil.rmtree(tmp, ignore_errors=True)
 
@@ -236,10 +247,11 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--json")
+    p.add_argument("--codecs", default="lz4,zstd,auto")
     p.add_argument("names", nargs="*", default=["capacity", "first", "epoch"])
     args = p.parse_args()
     for name in args.names:
-        {"capacity": capacity, "first": first, "epoch": epoch}[name](args.turns)
+        {"capacity": capacity, "first": first, "epoch": epoch}[name](args.turns, args.codecs.split(","))
     if args.json:
         with open(args.json, "w") as f:
             json.dump(engine.results, f, indent=1)

@@ -1,8 +1,8 @@
-//! Packed copies: containers of LZ4 blocks, as agents and `monarch verify` read them.
+//! Packed copies: containers of LZ4 blocks or of zstd frames, as agents and `monarch verify` read them.
 
 use super::input::{Input, patch};
 use monarch_core::engine::SourceFile;
-use monarch_core::tier::PackedFile;
+use monarch_core::tier::{Codec, PackedFile};
 use rustix::fs::MemfdFlags;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -14,7 +14,8 @@ const STORED: u32 = 1 << 31;
 pub(crate) fn packed(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u8();
-    let mut file = if flags & 1 == 0 { made(&mut input) } else { input.0.to_vec() };
+    let codec = if flags & 8 == 0 { Codec::Lz4 } else { Codec::Zstd };
+    let mut file = if flags & 1 == 0 { made(&mut input, codec) } else { input.0.to_vec() };
     if flags & 2 != 0 {
         for _ in 0..input.u8() % 4 + 1 {
             if !file.is_empty() {
@@ -40,9 +41,13 @@ pub(crate) fn packed(bytes: &[u8]) {
 }
 
 /// A container whose parts fit together.
-fn made(input: &mut Input<'_>) -> Vec<u8> {
+fn made(input: &mut Input<'_>, codec: Codec) -> Vec<u8> {
     let unit = u32::from(input.u16()) + 1;
-    let (mut table, mut frame, mut size) = (Vec::new(), vec![0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73], 0u64);
+    let lz4 = codec == Codec::Lz4;
+    let (mut table, mut frame, mut size) = (Vec::new(), Vec::new(), 0u64);
+    if lz4 {
+        frame.extend([0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73]);
+    }
     for _ in 0..input.u8() % 16 {
         let how = input.u8();
         let mut raw = input.part().to_vec();
@@ -52,23 +57,33 @@ fn made(input: &mut Input<'_>) -> Vec<u8> {
             0 => (raw.clone(), STORED),
             // A block made of the fuzzer's bytes.
             1 => (input.part().to_vec(), 0),
-            _ => (lz4_flex::block::compress(&raw), 0),
+            _ => {
+                let mut block = vec![0; codec.max_packed_bytes(raw.len())];
+                let len = codec.compress(&raw, &mut block).expect("memory");
+                block.truncate(len);
+                (block, 0)
+            }
         };
         table.extend((block.len() as u32 | mark).to_le_bytes());
         table.extend([0; 4]);
         table.extend(xxh3_64(&raw).to_le_bytes());
-        frame.extend((block.len() as u32 | mark).to_le_bytes());
+        if lz4 {
+            frame.extend((block.len() as u32 | mark).to_le_bytes());
+        }
         frame.extend(block);
     }
     let mut file = vec![0; HEADER];
     file[..4].copy_from_slice(&0x184d_2a50u32.to_le_bytes());
     file[4..8].copy_from_slice(&((HEADER - 8 + table.len()) as u32).to_le_bytes());
-    file[8..16].copy_from_slice(b"MONPACK1");
+    file[8..16].copy_from_slice(if lz4 { b"MONPACK1" } else { b"MONPACK2" });
     file[16..20].copy_from_slice(&unit.to_le_bytes());
+    file[20] = if lz4 { 0 } else { 2 };
     file[24..32].copy_from_slice(&size.to_le_bytes());
     file.extend(table);
     file.extend(frame);
-    file.extend([0; 4]);
+    if lz4 {
+        file.extend([0; 4]);
+    }
     file
 }
 

@@ -89,7 +89,8 @@ impl Choice for Persist {
 
 impl Choice for Compression {
     const WHAT: &'static str = "compression";
-    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("lz4", Self::Lz4)];
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("none", Self::None), ("lz4", Self::Lz4), ("zstd", Self::Zstd), ("auto", Self::Auto)];
 }
 
 impl Choice for Trust {

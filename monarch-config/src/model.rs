@@ -272,6 +272,10 @@ pub enum Compression {
     /// Compressed with LZ4, where that is worth it, and decompressed into a faster tier for
     /// readers.
     Lz4,
+    /// The same with Zstandard.
+    Zstd,
+    /// With LZ4, with Zstandard or not at all, by the suffix of the file.
+    Auto,
 }
 
 impl std::fmt::Display for Compression {
@@ -279,6 +283,8 @@ impl std::fmt::Display for Compression {
         f.write_str(match self {
             Self::None => "none",
             Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+            Self::Auto => "auto",
         })
     }
 }

@@ -245,7 +245,7 @@ const LAST_COMPRESSED_TIER: usize = 14;
 /// Space for decompressed copies: a tier before every tier with compression has to have some.
 fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)]) -> Result<(), ConfigError> {
     for at in 0..tiers.len() {
-        let packs = |(tier, _): &(Tier, Site)| tier.compression == Compression::Lz4;
+        let packs = |(tier, _): &(Tier, Site)| tier.compression != Compression::None;
         let (compressed, below) = (packs(&tiers[at]), tiers[at + 1..].iter().any(packs));
         let given = match raw.get(at) {
             Some(raw) => cx.get(&Key::tier(at).name("decompression_share"), raw.decompression_share.as_ref())?,

@@ -5,7 +5,7 @@
 
 use crate::engine::Limits;
 use crate::index::{self, ScanError, ScanOptions, ScanProgress};
-use crate::tier::{ByName, CopyName, Lying, ServedRoot, TierDir, TierError, TierView};
+use crate::tier::{ByName, Codec, CopyName, Lying, ServedRoot, TierDir, TierError, TierView};
 use monarch_abi::hash::{Identity, path_hash};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +40,7 @@ pub struct KeptTier {
 /// A copy that exists.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    packed: bool,
+    codec: Option<Codec>,
     /// Bytes of the file.
     size: u64,
 }
@@ -209,7 +209,7 @@ impl KeptCopies {
             let name = CopyName::new(root, path_hash(seed, rel), id);
             let find = |(tier, t): (usize, &KeptTier)| {
                 let held = t.copies.get(name)?;
-                Some(KeptCopy { tier, copy: Lying { name, packed: held.packed } })
+                Some(KeptCopy { tier, copy: Lying { name, codec: held.codec } })
             };
             self.tiers.iter().enumerate().find_map(find)
         })
@@ -226,9 +226,9 @@ impl KeptTier {
                 listed => listed?,
             };
             for copy in listed {
-                let logged = view.logged(copy.name).filter(|logged| logged.packed == copy.packed);
+                let logged = view.logged(copy.name).filter(|logged| logged.packed == copy.is_packed());
                 if let Some(logged) = logged {
-                    copies.insert(copy.name, Held { packed: copy.packed, size: logged.size });
+                    copies.insert(copy.name, Held { codec: copy.codec, size: logged.size });
                 }
             }
         }
@@ -247,7 +247,7 @@ impl KeptTier {
     /// Returns the names of all copies.
     #[must_use]
     pub fn names(&self) -> Vec<Lying> {
-        self.copies.iter().map(|(name, held)| Lying { name, packed: held.packed }).collect()
+        self.copies.iter().map(|(name, held)| Lying { name, codec: held.codec }).collect()
     }
 
     /// Takes the lock of the tier, to change it.

@@ -133,7 +133,7 @@ impl TieringEngine {
             has_rings: engines.uring.is_some(),
             backs_off: options.backoff,
         });
-        let compresses = tiers.iter().any(|t| t.options.min_ratio.is_some());
+        let compresses = tiers.iter().any(|t| t.options.packing.is_some());
         let (stats, log_limits) = (Stats::default(), LogLimits::default());
         let cx = Context { ctl, tiers, options, stats, latencies, limits, compresses, log_limits, stop };
         // From the lowest room to the highest: each is handed the rooms below it.

@@ -7,7 +7,7 @@
 //!     log                              checksums of the copies, and which of them have reached the disk
 //!     roots, agent.log                 for commands without an agent: roots of the copies, last log
 //!     working-sets                     files that the last jobs opened first, for the next ones
-//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
+//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` or `.zst` behind
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start
 //!     trash/                           evicted, and perhaps still open in a process: still charged
@@ -17,6 +17,7 @@
 //! disk may hold any bytes, so it is read in full before it is used.
 
 mod checksum;
+mod codec;
 mod copy;
 mod dir;
 mod error;
@@ -30,10 +31,10 @@ mod log_compactor;
 mod log_reader;
 mod log_record;
 mod log_rewrite;
-mod lz4_format;
 mod names;
 mod notes;
 mod packed_copies;
+mod packed_format;
 mod packed_writer;
 mod part;
 mod recover;
@@ -45,18 +46,19 @@ mod tier_log;
 mod trash;
 
 pub use checksum::{Fits, READ_BYTES, Sum, Summing};
+pub use codec::Codec;
 pub use copy::{Copies, CopyFile, write_all_at};
-pub use dir::{TierDir, TierOptions, bytes};
+pub use dir::{PackingOptions, TierDir, TierOptions, bytes};
 pub use error::TierError;
 pub use found_copy::Copy;
 pub use ledger::{Ledger, Reservation, Usage};
 pub use log_compactor::LogCompactor;
 pub use log_reader::{Logged, read_log};
-pub use lz4_format::PackedFile;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
 pub use notes::{LAST_LOG, MAX_LOG_BYTES, ServedRoot, working_sets_in};
 pub use packed_copies::{PackedCopies, PackedUsage};
+pub use packed_format::PackedFile;
 pub use packed_writer::PackedWriter;
 pub use part::{PartCopies, PartCopy, PartWriter};
 pub use seed::Seed;

@@ -107,7 +107,7 @@ fn without_agent(args: &EvictArgs) -> Result<ExitCode> {
     for (tier, names) in copies.tiers.iter().zip(wanted).filter(|(_, names)| !names.is_empty()) {
         let held = kept::hold(tier)?;
         for copy in names {
-            held.copies.remove(copy.name, copy.packed);
+            held.copies.remove(copy.name, copy.is_packed());
             dropped.files += 1;
             dropped.bytes += tier.size_of(copy.name).unwrap_or(0);
         }

@@ -261,7 +261,7 @@ impl Verify<'_> {
             Health::Damaged(why) => part.found.damaged.push(Damaged {
                 tier: self.tier.name.clone(),
                 copy: String::from_utf8_lossy(&name.hex()).into_owned(),
-                packed: copy.packed,
+                packed: copy.is_packed(),
                 path: self.files.path(name),
                 why,
                 file: self.files.entry(name),

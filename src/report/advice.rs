@@ -153,7 +153,7 @@ fn room(r: &Report) -> Option<String> {
     let squeezed = if r.status.tiers.iter().any(|t| t.packed.files > 0) {
         ""
     } else {
-        ". Data that compresses takes less of it with tiers[].compression: lz4"
+        ". Data that compresses takes less of it with tiers[].compression: auto"
     };
     let (of, on_each) = if nodes > 1 { (format!(" of {nodes} nodes"), " on each") } else { (String::new(), "") };
     Some(format!(

@@ -449,6 +449,12 @@ impl World {
     pub fn resize_tier(&mut self, size: &str) {
         size.clone_into(&mut self.tier_size);
     }
+    /// A setting of the next agent, `KEY=VALUE`; it replaces one of that key.
+    pub fn set(&mut self, setting: &str) {
+        let key = setting.split('=').next();
+        self.set.retain(|s| s.split('=').next() != key);
+        self.set.push(setting.to_owned());
+    }
     /// Base of the runtime directories.
     pub fn runtime(&self) -> &Path {
         &self.runtime

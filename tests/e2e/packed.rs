@@ -35,7 +35,11 @@ fn until_gone(w: &World) {
 }
 
 fn packed(w: &World) -> Vec<PathBuf> {
-    regular(w.second()).into_iter().filter(|p| p.extension().is_some_and(|e| e == "lz4")).collect()
+    packed_as(w, "lz4")
+}
+
+fn packed_as(w: &World, suffix: &str) -> Vec<PathBuf> {
+    regular(w.second()).into_iter().filter(|p| p.extension().is_some_and(|e| e == suffix)).collect()
 }
 
 fn figure(w: &World, name: &str) -> u64 {
@@ -93,6 +97,64 @@ fn files_that_get_smaller_are_packed_and_others_are_left_as_they_are() {
     if let Ok(out) = out {
         assert!(out.status.success() && !out.stdout.is_empty(), "{out:?}");
     }
+}
+
+#[test]
+fn a_tier_that_changes_from_lz4_to_zstd_serves_the_copies_of_both() {
+    let mut w = plan("3MiB", "64MiB").set("prefetch.enabled=false").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    let stage = |w: &World, kinds: &[&str]| {
+        let mut c = w.monarch("stage");
+        c.args(w.words()).arg("--quiet").args(kinds.iter().map(|kind| w.root().join(kind)));
+        Running::new(c).end().good();
+        until_gone(w);
+    };
+    stage(&w, &["text"]);
+    assert_eq!((packed_as(&w, "lz4").len(), packed_as(&w, "zst").len()), (20, 0));
+    w.set("tiers.1.compression=zstd");
+    stage(&w, &["csv", "array"]);
+    let (lz4, zstd) = (packed_as(&w, "lz4"), packed_as(&w, "zst"));
+    assert_eq!((lz4.len(), zstd.len()), (20, 40));
+    for (tool, copy) in [("lz4", &lz4[0]), ("zstd", &zstd[0])] {
+        if let Ok(out) = std::process::Command::new(tool).arg("-dc").arg(copy).output() {
+            assert!(out.status.success() && !out.stdout.is_empty(), "{tool}: {out:?}");
+        }
+    }
+    // The next job finds all of them, and reads nothing of them from the PFS.
+    w.keep();
+    w.until("the index", |s| s.roots[0].state == "ready" && s.tiers[1].packed.files == 60);
+    w.pfs().reset().unwrap();
+    for kind in ["text", "csv", "array"] {
+        w.run(&w.python("packdata.py").args(["--read", "--rounds", "2", "--procs", "2"]).arg(w.root().join(kind))).good();
+    }
+    let counters = w.pfs().counters().unwrap();
+    assert_eq!(counters.bytes_read, 0, "{counters:?} {}", w.log());
+    assert_eq!(w.run(&read(&w, &[])).good().text(), want);
+    let verify = verify(&w, &["--source"]).good();
+    assert!(verify.text().contains("no difference"), "{verify:?}");
+    // A damaged one is fetched again.
+    w.release();
+    until_gone(&w);
+    crate::warm::hurt_at(&zstd[3], &[0x55; 32], 1000);
+    w.keep();
+    w.until("what is there", |s| s.roots[0].state == "ready" && s.tiers[1].packed.files >= 59);
+    assert_eq!(w.run(&read(&w, &[])).good().text(), want);
+    assert_eq!(figure(&w, "damaged"), 1);
+}
+
+#[test]
+fn auto_chooses_a_codec_for_each_suffix_and_leaves_pictures_as_they_are() {
+    let mut w = plan("3MiB", "64MiB").set("tiers.1.compression=auto").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all copies", |s| s.tiers[0].files + s.tiers[1].files >= 83 && s.tiers[0].reserved == 0);
+    let (lz4, zstd) = (packed_as(&w, "lz4").len(), packed_as(&w, "zst").len());
+    assert!(zstd >= 20 && (60..64).contains(&(lz4 + zstd)), "{lz4} {zstd}");
+    assert_eq!(w.agent().unwrap().tiers[1].packed.files, (lz4 + zstd) as u64);
+    assert_eq!(w.run(&read(&w, &["--rounds", "2"])).good().text(), want);
+    let log = w.log();
+    assert!(log.matches("the compression of files with this suffix is chosen").count() >= 3, "{log}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Configuration wrong in each field: the error names the line, says what is wrong and what to
 //! write.
 
-use super::super::ErrorKind;
+use super::super::{Compression, ErrorKind};
 use super::{load_text, node, screen};
 use ErrorKind::{
     BadRoot, BadTier, Exposed, Missing, OutOfBounds, Overlap, Syntax, TierOnNetwork, TooBig, UnknownKey, WrongType,
@@ -231,7 +231,8 @@ fn compression() {
         ],
     );
     let below = |with: &str| format!("{ram}  - {{ path: /local/nvme, capacity: 1GiB, {with} }}\n");
-    with_root(&below("compression: zstd"), WrongType, 4, &["there is no compression called `zstd`", "none", "lz4"]);
+    let allowed = ["there is no compression called `gzip`", "none", "lz4", "zstd", "auto"];
+    with_root(&below("compression: gzip"), WrongType, 4, &allowed);
     with_root(&below("compression: lz4, min_ratio: 0.5"), OutOfBounds, 4, &["0.5 is not between 1 and 100"]);
     with_root(&below("compression: lz4, min_ratio: much"), WrongType, 4, &["`much` is not a number", "1.2"]);
     with_root(
@@ -243,8 +244,12 @@ fn compression() {
     with_root(&below("decompression_share: 10%"), BadTier, 4, &["no slower tier has compression"]);
     let twice = "tiers:\n  - { path: /dev/shm, capacity: 1GiB, decompression_share: 2GiB }\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n";
     with_root(twice, TooBig, 3, &["2GiB is more than the capacity, 1GiB"]);
-    let found = load_text(&format!("{ROOTS}{}", below("compression: lz4")), &node()).unwrap().config;
-    assert_eq!((found.tiers[0].decompression_share, found.tiers[1].decompression_share), (256 << 20, 0));
+    for (word, compression) in [("lz4", Compression::Lz4), ("zstd", Compression::Zstd), ("auto", Compression::Auto)] {
+        let found = load_text(&format!("{ROOTS}{}", below(&format!("compression: {word}"))), &node()).unwrap().config;
+        let [front, tier] = &found.tiers[..] else { panic!("{:?}", found.tiers) };
+        assert_eq!((front.decompression_share, tier.decompression_share), (256 << 20, 0));
+        assert_eq!((tier.compression, tier.compression.to_string().as_str()), (compression, word));
+    }
 }
 
 #[test]

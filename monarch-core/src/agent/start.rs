@@ -16,7 +16,7 @@ use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
 use crate::sharing::{LocalOutputs, LocalStore};
 use crate::shm::{self, ControlParams};
-use crate::tier::{Copy, TierDir, TierError};
+use crate::tier::{Codec, Copy, PackingOptions, TierDir, TierError};
 use crate::tiering::{TieringEngine, TieringOptions, TieringParts};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
@@ -138,10 +138,21 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
 fn open_tier(config: &Config, t: &Tier) -> Result<TierDir, TierError> {
     let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
     tier.options.stays = t.persist == Persist::Node;
-    tier.options.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
+    tier.options.packing = packing(t);
     tier.options.for_decoded = for_passing(config, t);
     tier.check_format()?;
     Ok(tier)
+}
+
+/// How copies are packed in a tier.
+fn packing(t: &Tier) -> Option<PackingOptions> {
+    let codec = match t.compression {
+        Compression::None => return None,
+        Compression::Lz4 => Some(Codec::Lz4),
+        Compression::Zstd => Some(Codec::Zstd),
+        Compression::Auto => None,
+    };
+    Some(PackingOptions { codec, min_ratio: t.min_ratio })
 }
 
 /// This node among others. If it cannot share, it serves its job alone: that costs only what

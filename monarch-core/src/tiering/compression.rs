@@ -1,6 +1,7 @@
 //! Compressing resident copies into a slower tier: the queue, the compression itself, estimates of
 //! its result.
 
+pub(crate) mod codec_choice;
 pub(crate) mod compressor;
 pub(crate) mod packer;
 pub(crate) mod ratio_estimator;

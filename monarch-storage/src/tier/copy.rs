@@ -1,6 +1,7 @@
 //! The copies of a tier. They are written in `tmp` until they get their stamp and their name.
 
 use super::checksum::{Fits, Sum};
+use super::codec::Codec;
 use super::found_copy::Copy;
 use super::ledger::Reservation;
 use super::packed_copies::{self, PackedCopies};
@@ -29,6 +30,14 @@ pub struct CopyFile<'a> {
     pub(super) may_be_read: bool,
 }
 
+/// What a packed copy is a copy of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PackedAs {
+    /// Bytes of the file.
+    pub(super) size: u64,
+    pub(super) codec: Codec,
+}
+
 /// How a copy gets its name.
 #[derive(Clone, Copy, Default)]
 pub(super) struct How {
@@ -36,8 +45,8 @@ pub(super) struct How {
     pub(super) passing: bool,
     /// Nothing may have the name.
     pub(super) new: bool,
-    /// It is the packed copy of a file of this size, in bytes.
-    pub(super) packed: Option<u64>,
+    /// It is the packed copy of a file.
+    pub(super) packed: Option<PackedAs>,
 }
 
 /// Makes, finds and opens the copies of a tier.
@@ -127,7 +136,11 @@ impl Copies {
     /// Removes a copy that no process uses: the caller holds the tier, and serves no job.
     pub fn remove(&self, name: CopyName, packed: bool) {
         match packed {
-            true => drop(self.space.unlink(&packed_copies::path_of(name))),
+            true => {
+                for codec in Codec::ALL {
+                    self.space.unlink(&packed_copies::path_of(name, codec));
+                }
+            }
             false => drop(self.space.fs.unlink(name.rel_path().as_slice())),
         }
     }
@@ -176,7 +189,7 @@ impl CopyFile<'_> {
         let st = rustix::fs::fstat(&self.fd)?;
         let Some(room_bytes) = self.room.as_ref().map(Reservation::bytes) else { return Ok(None) };
         let stored = st.st_size as u64;
-        let size = how.packed.unwrap_or(stored);
+        let size = how.packed.map_or(stored, |packed| packed.size);
         // A copy of this name that the agent did not know, or could not evict: its charge must not
         // be lost.
         if how.packed.is_some() {
@@ -198,7 +211,7 @@ impl CopyFile<'_> {
             return Err(e);
         }
         match how.packed {
-            Some(_) => self.copies.packed.note(1, size, stored),
+            Some(packed) => self.copies.packed.note(packed.codec, 1, size, stored),
             None => self.copies.trash.note_charge(name, room_bytes, charged),
         }
         self.tmp.clear();
@@ -218,7 +231,7 @@ impl CopyFile<'_> {
     fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
         let fs = &self.copies.space.fs;
         let to = match how.packed {
-            Some(_) => packed_copies::path_of(name).into_bytes(),
+            Some(packed) => packed_copies::path_of(name, packed.codec).into_bytes(),
             None => name.rel_path().to_vec(),
         };
         if how.new {

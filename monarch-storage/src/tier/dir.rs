@@ -1,5 +1,6 @@
 //! A tier that is in use: its components, and how it begins and ends.
 
+use super::codec::Codec;
 use super::copy::Copies;
 use super::error::TierError;
 use super::found_copy::Copy;
@@ -33,10 +34,19 @@ use std::sync::Arc;
 pub struct TierOptions {
     /// Whether copies stay here for the next job.
     pub stays: bool,
-    /// Least ratio of compression for which copies are packed here; `None`: they are not packed.
-    pub min_ratio: Option<f64>,
+    /// How copies are packed here; `None`: they are not packed.
+    pub packing: Option<PackingOptions>,
     /// Bytes reserved for decoded copies of what slower tiers hold packed.
     pub for_decoded: u64,
+}
+
+/// How the copies of a tier are packed.
+#[derive(Clone, Copy, Debug)]
+pub struct PackingOptions {
+    /// The codec of new copies; `None`: chosen by suffix. Copies of other codecs are read and kept.
+    pub codec: Option<Codec>,
+    /// Least ratio of compression for which a copy is packed.
+    pub min_ratio: f64,
 }
 
 /// A tier in use by this agent: it holds the lock, and its components do the work.
@@ -117,7 +127,7 @@ impl TierDir {
             name: name.to_owned(),
             path,
             seed,
-            options: TierOptions { stays: true, min_ratio: None, for_decoded: 0 },
+            options: TierOptions { stays: true, packing: None, for_decoded: 0 },
             compactor: LogCompactor::new(space.clone(), trash.clone(), log.clone()),
             parts: PartCopies::new(space.clone(), trash.clone(), copies.clone()),
             space,

@@ -5,6 +5,7 @@
 //! log: copiers that publish wait for a few records at most. Until then the old log is in use.
 //! After a power loss one of the two is there as a whole; copies that it does not know are dropped.
 
+use super::codec::Codec;
 use super::ledger::Reservation;
 use super::log_charge::LogCharge;
 use super::log_reader::{self, Logged};
@@ -163,8 +164,9 @@ impl LogCompactor {
 
     /// When a copy got its name, in seconds; `None` if it does not exist.
     fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
+        let packed_as = |codec| self.space.fs.stat(packed_copies::path_of(name, codec));
         let st = match packed {
-            true => self.space.fs.stat(packed_copies::path_of(name)),
+            true => packed_as(Codec::Lz4).or_else(|e| if e == Errno::NOENT { packed_as(Codec::Zstd) } else { Err(e) }),
             false => self.space.fs.stat(name.rel_path().as_slice()),
         };
         match st {

@@ -1,10 +1,11 @@
 //! Writes packed copies.
 
 use super::checksum::Sum;
-use super::copy::{Copies, CopyFile, How, write_all_at};
+use super::codec::Codec;
+use super::copy::{Copies, CopyFile, How, PackedAs, write_all_at};
 use super::found_copy::Copy;
 use super::ledger::{NAME_COST, Reservation};
-use super::lz4_format::Packing;
+use super::packed_format::Packing;
 use super::space::Allocating;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fs::FallocateFlags;
@@ -25,7 +26,13 @@ impl<'a> PackedWriter<'a> {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn begin(copies: &'a Copies, room: Reservation, size: u64, piece: u64) -> io::Result<Option<Self>> {
+    pub fn begin(
+        copies: &'a Copies,
+        codec: Codec,
+        room: Reservation,
+        size: u64,
+        piece: u64,
+    ) -> io::Result<Option<Self>> {
         // (The bytes reserved for the name are no block.)
         let bytes = room.bytes().saturating_sub(NAME_COST).max(1);
         let _allocating = Allocating::new(&copies.space.allocating, bytes);
@@ -41,7 +48,7 @@ impl<'a> PackedWriter<'a> {
             }
             Err(e) => return Err(e.into()),
         }
-        Ok(Some(Self { file, packing: Packing::new(size, piece), size }))
+        Ok(Some(Self { file, packing: Packing::new(codec, size, piece), size }))
     }
 
     /// Bytes of a unit, which are added at a time; the last unit may be shorter.
@@ -55,7 +62,7 @@ impl<'a> PackedWriter<'a> {
     /// # Errors
     /// What the kernel said.
     pub fn add(&mut self, unit: &[u8]) -> io::Result<bool> {
-        let (block, at) = self.packing.next(unit);
+        let (block, at) = self.packing.next(unit)?;
         let end = at + block.len() as u64;
         let ledger = &self.file.copies.space.ledger;
         let has = self.file.room.as_ref().map_or(0, Reservation::bytes);
@@ -81,13 +88,14 @@ impl<'a> PackedWriter<'a> {
     /// # Errors
     /// What the kernel said; the file is removed.
     pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+        let packed = PackedAs { size: self.size, codec: self.packing.codec() };
         let (parts, len) = self.packing.end(sum);
         for (bytes, at) in parts {
             write_all_at(self.file.fd(), &bytes, at)?;
         }
         // Blocks that were allocated behind its end are given back.
         rustix::fs::ftruncate(self.file.fd(), len)?;
-        self.file.publish_as(name, stamp, sum, How { packed: Some(self.size), ..How::default() })
+        self.file.publish_as(name, stamp, sum, How { packed: Some(packed), ..How::default() })
     }
 }
 
@@ -107,9 +115,9 @@ mod tests {
         Identity { size, mtime_ns: 1, ctime_ns: 2, ino: 3 }
     }
 
-    fn pack(tier: &TierDir, name: CopyName, raw: &[u8], estimate: u64) -> Option<Copy> {
+    fn pack(tier: &TierDir, codec: Codec, name: CopyName, raw: &[u8], estimate: u64) -> Option<Copy> {
         let room = tier.packed.reserve(estimate).unwrap().unwrap();
-        let mut writer = PackedWriter::begin(&tier.copies, room, raw.len() as u64, 0).unwrap().unwrap();
+        let mut writer = PackedWriter::begin(&tier.copies, codec, room, raw.len() as u64, 0).unwrap().unwrap();
         for unit in raw.chunks(writer.unit()) {
             if !writer.add(unit).unwrap() {
                 return None;
@@ -120,15 +128,19 @@ mod tests {
 
     #[test]
     fn a_packed_copy_is_charged_what_it_takes_and_found_again() {
+        Codec::ALL.into_iter().for_each(is_charged_and_found_again);
+    }
+
+    fn is_charged_and_found_again(codec: Codec) {
         let dir = tempfile::tempdir().unwrap();
         let raw = b"a line of text, and one more of it\n".repeat(90_000);
         let (name, size) = (CopyName(77), raw.len() as u64);
         let first = tier(&dir);
         first.recover(|_| {}).unwrap();
         let empty = first.space.ledger.usage();
-        // Too little and too much was reserved.
-        for estimate in [1, size] {
-            let copy = pack(&first, name, &raw, estimate).unwrap();
+        // Too little and too much was reserved. A copy of another codec replaces the one before.
+        for (estimate, codec) in [(1, Codec::Zstd), (size, Codec::Zstd), (1, Codec::Lz4), (size, codec)] {
+            let copy = pack(&first, codec, name, &raw, estimate).unwrap();
             let u = first.space.ledger.usage();
             assert_eq!((u.used - empty.used, u.reserved, u.files), (copy.charged, 0, 1));
             assert!(copy.packed && copy.size == size && copy.charged < size / 10);
@@ -158,6 +170,52 @@ mod tests {
         assert!(again.packed.usage() == PackedUsage::default() && again.packed.evict(name, size).is_none());
     }
 
+    /// The names of the files with this suffix.
+    fn names(tier: &TierDir, codec: Codec) -> Vec<String> {
+        let dirs = (0..256).map(|n| tier.path.join(format!("copies/{n:02x}")));
+        let files = dirs.flat_map(|dir| std::fs::read_dir(dir).unwrap());
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(codec.suffix())).collect()
+    }
+
+    #[test]
+    fn a_tier_with_copies_of_both_codecs_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let raw = b"some words that come again\n".repeat(50_000);
+        let (size, of) = (raw.len() as u64, |n: u64| Codec::ALL[n as usize % 2]);
+        let first = tier(&dir);
+        first.recover(|_| {}).unwrap();
+        for n in 1..9 {
+            pack(&first, of(n), CopyName(u128::from(n)), &raw, size).unwrap();
+        }
+        let was = first.packed.usage();
+        drop(first);
+        // A user has put a copy of one there as one of the other codec.
+        let path =
+            |n: u64, codec| dir_of(&dir).join(super::super::packed_copies::path_of(CopyName(u128::from(n)), codec));
+        let second = std::process::Command::new("cp").arg("-p").args([path(1, of(1)), path(1, of(2))]).status();
+        assert!(second.unwrap().success());
+        let again = tier(&dir);
+        let mut found = Vec::new();
+        again.recover(|c| found.push(c.name.0)).unwrap();
+        found.sort_unstable();
+        assert_eq!((found, again.packed.usage().files, was.files), ((1..9).collect(), 8, 8));
+        assert_eq!((names(&again, Codec::Lz4).len(), names(&again, Codec::Zstd).len()), (5, 3));
+        for n in 2..9u64 {
+            let name = CopyName(u128::from(n));
+            let file = again.packed.open(name, identity(size)).unwrap().unwrap();
+            assert_eq!(file.contents().unwrap(), (size, Sum::whole(xxh3_64(&raw))));
+            assert!(again.packed.has(name) && again.packed.stat(name, size).is_some_and(|copy| copy.packed));
+            drop(file);
+            assert!(again.packed.evict(name, size).is_some() && !again.packed.has(name));
+        }
+        assert_eq!(again.packed.usage().files, 1);
+    }
+
+    fn dir_of(dir: &tempfile::TempDir) -> std::path::PathBuf {
+        dir.path().join(crate::private_dir::name("monarch", 0))
+    }
+
     #[test]
     fn one_that_does_not_fit_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
@@ -165,7 +223,7 @@ mod tests {
         small.recover(|_| {}).unwrap();
         let before = small.space.ledger.usage();
         let noise: Vec<u8> = (0u64..4 << 20).map(|n| xxh3_64(&n.to_le_bytes()) as u8).collect();
-        assert!(pack(&small, CopyName(1), &noise, 4096).is_none());
+        assert!(pack(&small, Codec::Lz4, CopyName(1), &noise, 4096).is_none());
         assert_eq!(small.space.ledger.usage(), before);
         assert_eq!(std::fs::read_dir(small.path.join("tmp")).unwrap().count(), 0);
     }

@@ -5,6 +5,7 @@
 //! another boot of the machine that had not reached the disk may hold any bytes, so it has to be
 //! verified before it is used.
 
+use super::codec::Codec;
 use super::found_copy::Copy;
 use super::fs::{OLD_TRASH, TRASH};
 use super::log_reader::{self, Logged};
@@ -15,6 +16,7 @@ use super::tier_log::TierLog;
 use super::trash::Trash;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fs::{RenameFlags, Stat};
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -25,6 +27,21 @@ struct Listed {
     copies: Vec<Found>,
     /// What is no copy.
     strange: Vec<Strange>,
+}
+
+impl Listed {
+    /// Keeps one packed copy of a name: a publication replaces a copy of the other codec, but a
+    /// user, or another version of this program, may have put both there.
+    fn put_second_packed_copies_aside(&mut self) {
+        let zstd = |l: &Found| l.codec == Some(Codec::Zstd);
+        if !self.copies.iter().any(zstd) {
+            return;
+        }
+        let lz4: HashSet<CopyName> =
+            self.copies.iter().filter(|l| l.codec == Some(Codec::Lz4)).map(|l| l.name).collect();
+        let second = self.copies.extract_if(.., |l| zstd(l) && lz4.contains(&l.name));
+        self.strange.extend(second.map(|l| Strange { path: l.path(), charged: l.charged, is_file: true }));
+    }
 }
 
 /// What is no copy, and the bytes charged for it.
@@ -42,7 +59,8 @@ struct Found {
     stamp: Stamp,
     size: u64,
     charged: u64,
-    packed: bool,
+    /// That of a packed copy.
+    codec: Option<Codec>,
     /// When it got its name, in seconds.
     changed: u64,
 }
@@ -89,20 +107,21 @@ impl Recovery<'_> {
                 self.space.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
                     let cost = self.space.ledger.cost(l.size);
-                    let fits = |logged: &&mut Logged| logged.packed == l.packed && (l.packed || logged.size == l.size);
+                    let packed = l.codec.is_some();
+                    let fits = |logged: &&mut Logged| logged.packed == packed && (packed || logged.size == l.size);
                     match read.copies.get_mut(l.name).filter(fits) {
                         Some(logged) => {
                             let safe = logged.found(l.changed);
                             kept += 1;
-                            if l.packed {
-                                self.packed.note(1, logged.size, l.size);
+                            if let Some(codec) = l.codec {
+                                self.packed.note(codec, 1, logged.size, l.size);
                             } else if l.charged != cost {
                                 self.trash.note_charge(l.name, cost, l.charged);
                             }
                             // A packed copy is compared with its checksum whenever it is decoded.
-                            let check = (!safe && !l.packed).then_some(logged.sum);
+                            let check = (!safe && !packed).then_some(logged.sum);
                             let (name, size, charged) = (l.name, logged.size, l.charged);
-                            found(Copy { name, size, charged, stamp: l.stamp, check, packed: l.packed });
+                            found(Copy { name, size, charged, stamp: l.stamp, check, packed });
                         }
                         None => {
                             unknown += 1;
@@ -206,9 +225,9 @@ impl Recovery<'_> {
         for (file, st) in self.space.list(&sub)? {
             let charged = self.space.charge_of_copy(&st);
             match sound(&file, &st) {
-                Some((name, stamp, packed)) => {
+                Some((name, stamp, codec)) => {
                     let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
-                    listed.copies.push(Found { name, stamp, size, charged, packed, changed });
+                    listed.copies.push(Found { name, stamp, size, charged, codec, changed });
                 }
                 None => {
                     let path = format!("{sub}/{file}");
@@ -216,6 +235,7 @@ impl Recovery<'_> {
                 }
             }
         }
+        listed.put_second_packed_copies_aside();
         Ok(listed)
     }
 }
@@ -226,19 +246,19 @@ fn is_file(st: &Stat) -> bool {
 
 impl Found {
     fn path(&self) -> String {
-        match self.packed {
-            true => packed_copies::path_of(self.name),
-            false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
+        match self.codec {
+            Some(codec) => packed_copies::path_of(self.name, codec),
+            None => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
         }
     }
 }
 
-/// Name and stamp of a file that looks like a copy, and whether like a packed one.
-pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
-    let hex = file.strip_suffix(super::lz4_format::SUFFIX);
-    let name = CopyName::parse(hex.unwrap_or(file).as_bytes())?;
+/// Name and stamp of a file that looks like a copy, and the codec of a packed one.
+pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, Option<Codec>)> {
+    let (hex, codec) = packed_copies::split_suffix(file);
+    let name = CopyName::parse(hex.as_bytes())?;
     let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?)?;
-    (is_file(st) && stamp.matches(name)).then_some((name, stamp, hex.is_some()))
+    (is_file(st) && stamp.matches(name)).then_some((name, stamp, codec))
 }
 
 /// The identity of this boot of the machine, if the kernel tells it.

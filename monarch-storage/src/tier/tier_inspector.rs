@@ -1,10 +1,12 @@
 //! Inspects a tier without holding its lock: which copies exist, and whether they are sound.
 
 use super::checksum::{Fits, Sum};
+use super::codec::Codec;
 use super::log_reader::{self, Logged};
-use super::lz4_format::{PackedFile, SUFFIX};
 use super::names::ByName;
 use super::notes::{self, ServedRoot};
+use super::packed_copies::{path_of, split_suffix};
+use super::packed_format::PackedFile;
 use super::recover::sound;
 use crate::held_dir::HeldDir;
 use crate::private_dir::MAX_NAMES;
@@ -29,17 +31,23 @@ pub struct TierView {
 pub struct Lying {
     /// Its name.
     pub name: CopyName,
-    /// Whether it is a packed copy.
-    pub packed: bool,
+    /// That of a packed copy; `None`: it is a plain one.
+    pub codec: Option<Codec>,
 }
 
 impl Lying {
+    /// Whether it is a packed copy.
+    #[must_use]
+    pub const fn is_packed(self) -> bool {
+        self.codec.is_some()
+    }
+
     /// Its path below the tier.
     #[must_use]
     pub fn path(self) -> String {
-        match self.packed {
-            true => super::packed_copies::path_of(self.name),
-            false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
+        match self.codec {
+            Some(codec) => path_of(self.name, codec),
+            None => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
         }
     }
 }
@@ -133,8 +141,8 @@ impl TierView {
 
     /// Checksum and size of the copy of this name, as a packed copy has them.
     fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
-        let path = super::packed_copies::path_of(name);
-        let open = |dir: &HeldDir| dir.read_file(&path).ok();
+        let paths = Codec::ALL.map(|codec| path_of(name, codec));
+        let open = |dir: &HeldDir| paths.iter().find_map(|path| dir.read_file(path).ok());
         let (size, sum) =
             self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd, None).contents().ok())?;
         Some((sum, size))
@@ -158,10 +166,9 @@ impl TierView {
         let mut copies = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
-            let file = entry.file_name().to_bytes();
-            let hex = file.strip_suffix(SUFFIX.as_bytes());
-            let packed = hex.is_some();
-            copies.extend(CopyName::parse(hex.unwrap_or(file)).map(|name| Lying { name, packed }));
+            let Ok(file) = entry.file_name().to_str() else { continue };
+            let (hex, codec) = split_suffix(file);
+            copies.extend(CopyName::parse(hex.as_bytes()).map(|name| Lying { name, codec }));
         }
         Ok(copies)
     }
@@ -183,18 +190,18 @@ impl TierView {
             Ok(st) => st,
         };
         let size = st.st_size as u64;
-        let logged = self.logged(copy.name).filter(|logged| logged.packed == copy.packed);
+        let logged = self.logged(copy.name).filter(|logged| logged.packed == copy.is_packed());
         let known = logged.map(|logged| (logged.sum, logged.size));
-        let known = known.or_else(|| if copy.packed { None } else { self.as_packed(copy.name) });
+        let known = known.or_else(|| if copy.is_packed() { None } else { self.as_packed(copy.name) });
         let Some((sum, whole)) = known else { return (Health::Unknown, size) };
-        if whole != size && !copy.packed {
+        if whole != size && !copy.is_packed() {
             return (Health::Damaged(format!("it has {size} bytes, not {whole}")), size);
         }
         if sound(file, &st).is_none() {
             return (Health::Damaged("its modification time was changed".to_owned()), size);
         }
         let opened = self.dir.read_file(&path);
-        let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
+        let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.is_packed() {
             true => {
                 let packed = PackedFile::new(fd, None);
                 Ok(packed.contents()?.0 == whole && packed.fits(sum)?)

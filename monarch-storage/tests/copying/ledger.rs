@@ -4,7 +4,7 @@
 
 use monarch_abi::hash::Identity;
 use monarch_storage::engine::{Sink, SourceFile};
-use monarch_storage::tier::{Copy, CopyFile, CopyName, PackedWriter, PartCopy, Sum, TierDir};
+use monarch_storage::tier::{Codec, Copy, CopyFile, CopyName, PackedWriter, PartCopy, Sum, TierDir};
 use proptest::prelude::*;
 use rustix::fs::fstat;
 use std::collections::BTreeMap;
@@ -76,6 +76,11 @@ fn name(n: u8) -> CopyName {
 /// The name of a compressed copy.
 fn packed_name(n: u8) -> CopyName {
     name(n + 16)
+}
+
+/// The codec of a compressed copy.
+fn codec_of(n: u8) -> Codec {
+    Codec::ALL[usize::from(n) % 2]
 }
 
 /// The bytes to compress: both kinds are of the same file, as far as this test is concerned.
@@ -256,7 +261,8 @@ impl<'a> Disk<'a> {
             Op::EvictPacked(n, open) if self.packed.remove(&n).is_some() => {
                 if open {
                     let path = String::from_utf8(packed_name(n).rel_path().to_vec()).unwrap();
-                    self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
+                    self.readers
+                        .push(File::open(self.tier.path.join(format!("{path}{}", codec_of(n).suffix()))).unwrap());
                 }
                 assert!(self.tier.packed.evict(packed_name(n), size(n)).is_some(), "{n}");
                 assert!(self.tier.packed.evict(packed_name(n), size(n)).is_none(), "{n}");
@@ -280,7 +286,9 @@ impl<'a> Disk<'a> {
 
     fn pack(&mut self, n: u8, text: bool, room: u64, all: bool) {
         let Some(room) = self.tier.packed.reserve(room).unwrap() else { return };
-        let Some(mut writer) = PackedWriter::begin(&self.tier.copies, room, size(n), 0).unwrap() else { return };
+        let Some(mut writer) = PackedWriter::begin(&self.tier.copies, codec_of(n), room, size(n), 0).unwrap() else {
+            return;
+        };
         let bytes = contents(n, text);
         let units: Vec<&[u8]> = bytes.chunks(writer.unit()).collect();
         let so_many = if all { units.len() } else { units.len() / 2 };

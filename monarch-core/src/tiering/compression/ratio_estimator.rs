@@ -37,8 +37,8 @@ impl Learned {
 #[derive(Debug, Default)]
 pub(crate) struct RatioEstimator(HashMap<[u8; 8], Learned>);
 
-/// The suffix of the file name, in lower case.
-fn suffix(rel: &[u8]) -> [u8; 8] {
+/// The first eight bytes of the suffix of the file name, in lower case.
+pub(crate) fn suffix(rel: &[u8]) -> [u8; 8] {
     let file = rel.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let mut out = [0; 8];
     if let Some(dot) = file.iter().rposition(|b| *b == b'.') {

@@ -51,7 +51,7 @@ pub(crate) fn free(tier: &TierDir) -> u64 {
 impl Context {
     /// Whether the tier `at` compresses its copies.
     pub(crate) fn packs(&self, at: usize) -> bool {
-        self.tiers.get(at).is_some_and(|t| t.options.min_ratio.is_some())
+        self.tiers.get(at).is_some_and(|t| t.options.packing.is_some())
     }
 
     /// Whether a tier above `below` has enough space for transient copies to decompress a file of

@@ -85,7 +85,7 @@ impl Demotion {
             .cx
             .tiers
             .get(to)
-            .filter(|t| t.options.min_ratio.is_some() && t.space.ledger.cost(size) > t.space.ledger.cost(1))?;
+            .filter(|t| t.options.packing.is_some() && t.space.ledger.cost(size) > t.space.ledger.cost(1))?;
         let known = self.cx.could_be_decoded(to, size);
         let estimate = if known { self.packer.ratios().estimate(&rel, size)? } else { return None };
         let room = tier.packed.reserve(estimate).ok().flatten();

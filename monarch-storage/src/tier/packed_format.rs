@@ -1,24 +1,25 @@
-//! Packed copies: compressed with LZ4, a unit at a time, so that a part of a large file can be
-//! decoded without the rest.
+//! Packed copies: compressed a unit at a time, so that a part of a large file can be decoded
+//! without the rest.
 //!
 //! ```text
 //! offset  0      4     8          16      20    24     32    40     48      56    64
 //!        +------+-----+----------+-------+-----+------+-----+------+-------+-----+----------+-------+--------+
-//!        |magic |bytes| MONPACK1 | unit  |  0  | size | sum |piece | check |  0  | table    | LZ4 frame      |
+//!        |magic |bytes| MONPACKn | unit  |codec| size | sum |piece | check |  0  | table    | frames         |
 //!        +------+-----+----------+-------+-----+------+-----+------+-------+-----+----------+-------+--------+
-//!        `--- skippable frame of LZ4 -------------------------------------------------------'  little endian
+//!        `--- skippable frame of LZ4 and of zstd ----------------------------------------'  little endian
 //! ```
-//! The table has 16 bytes for each unit of `unit` bytes (the last may be shorter): length of its
-//! block in the frame (u32; highest bit: stored uncompressed), 4 zeros, XXH3-64 of its bytes.
-//! `size`, `sum` and `piece` are those of the file, as in the [log](super::log_record). `check` is
-//! the XXH3-64 of the 40 bytes at 8 and of the table. The frame has one independent block for each
-//! unit and no checksums, so `lz4 -d` reads the whole file
-//! (<https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>).
-//!
-//! The block functions of `lz4_flex` make and read blocks at 3.1 GB/s here. Its frame reader
-//! allocates a window and copies once more: 0.4 to 1.5 GB/s.
+//! * LZ4: `MONPACK1`, codec 0. One frame: an independent block for each unit, no checksums.
+//! * zstd: `MONPACK2`, codec 2. One frame for each unit, with its length and no checksum. Versions
+//!   that know LZ4 only refuse the magic, and remove files with the suffix `.zst`.
+//! * The table has 16 bytes for each unit of `unit` bytes (the last may be shorter): length of its
+//!   block or frame (u32; highest bit: stored uncompressed, LZ4 only), 4 zeros, XXH3-64 of its
+//!   bytes.
+//! * `size`, `sum` and `piece` are those of the file, as in the [log](super::log_record). `check`
+//!   is the XXH3-64 of the 40 bytes at 8 and of the table.
+//! * `lz4 -d` or `zstd -d` reads the whole file.
 
 use super::checksum::{Sum, Summing};
+use super::codec::Codec;
 use crate::engine::SourceFile;
 use monarch_abi::hash::Identity;
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,8 +29,6 @@ use std::num::NonZeroU64;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// The suffix of packed copies behind the name of the plain copy.
-pub(super) const SUFFIX: &str = ".lz4";
 /// Bytes of a unit, at most. Independent blocks of this size lose less than half a percent of the
 /// ratio, and a decoded unit is written while it is in the processor's cache.
 const MAX_UNIT_BYTES: u64 = 256 << 10;
@@ -37,27 +36,52 @@ const MAX_UNIT_BYTES: u64 = 256 << 10;
 const READ_AHEAD_BYTES: u64 = 8 << 20;
 
 const SKIPPABLE: u32 = 0x184d_2a50;
-const MAGIC: [u8; 8] = *b"MONPACK1";
+/// The magic of copies with LZ4, which older versions read, and of copies that name their
+/// codec.
+const LZ4_MAGIC: [u8; 8] = *b"MONPACK1";
+const CODEC_MAGIC: [u8; 8] = *b"MONPACK2";
+/// The codec zstd in a header.
+const ZSTD: u32 = 2;
 const HEADER: usize = 64;
 const ENTRY: usize = 16;
 /// Units of a file, at most: 4 TiB in units of the largest size, and a table that fits into memory.
 const MAX_UNITS: u64 = 1 << 24;
-/// Magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum of
-/// these two bytes.
-const FRAME: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73];
-const END: [u8; 4] = [0; 4];
-/// The bit of a block's length that says: stored uncompressed.
+/// LZ4: magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum
+/// of these two bytes.
+const LZ4_FRAME: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73];
+const LZ4_END: [u8; 4] = [0; 4];
+/// LZ4: the bit of a block's length that says: stored uncompressed.
 const STORED: u32 = 1 << 31;
 
 fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// What the format has around the units.
+#[derive(Debug)]
+struct Framing {
+    magic: [u8; 8],
+    codec: u32,
+    /// Before the first unit.
+    head: &'static [u8],
+    /// Bytes before each unit: its word of the table again.
+    prefix: usize,
+    /// Behind the last unit.
+    end: &'static [u8],
+}
+
+const fn framing(codec: Codec) -> Framing {
+    match codec {
+        Codec::Lz4 => Framing { magic: LZ4_MAGIC, codec: 0, head: &LZ4_FRAME, prefix: 4, end: &LZ4_END },
+        Codec::Zstd => Framing { magic: CODEC_MAGIC, codec: ZSTD, head: &[], prefix: 0, end: &[] },
+    }
+}
+
 fn units(size: u64, unit: u64) -> u64 {
     size.div_ceil(unit.max(1))
 }
 
-/// Where the frame begins in the packed copy of a file.
+/// Where the skippable frame ends in the packed copy of a file.
 fn frame_at(size: u64, unit: u64) -> u64 {
     HEADER as u64 + units(size, unit) * ENTRY as u64
 }
@@ -75,6 +99,7 @@ struct Unit {
 /// Packs a file, unit by unit.
 #[derive(Debug)]
 pub(super) struct Packing {
+    codec: Codec,
     size: u64,
     unit: u64,
     table: Vec<u8>,
@@ -85,9 +110,14 @@ pub(super) struct Packing {
 
 impl Packing {
     /// Begins a file of `size` bytes that is read in pieces of `piece` bytes (0: as a whole).
-    pub(super) fn new(size: u64, piece: u64) -> Self {
+    pub(super) fn new(codec: Codec, size: u64, piece: u64) -> Self {
         let unit = if piece == 0 { MAX_UNIT_BYTES } else { MAX_UNIT_BYTES.min(piece) };
-        Self { size, unit, table: Vec::new(), out: Vec::new(), at: frame_at(size, unit) + FRAME.len() as u64 }
+        let at = frame_at(size, unit) + framing(codec).head.len() as u64;
+        Self { codec, size, unit, table: Vec::new(), out: Vec::new(), at }
+    }
+
+    pub(super) const fn codec(&self) -> Codec {
+        self.codec
     }
 
     pub(super) const fn unit(&self) -> u64 {
@@ -99,46 +129,54 @@ impl Packing {
     }
 
     /// Packs the next unit; its block, and the offset of that.
-    pub(super) fn next(&mut self, raw: &[u8]) -> (&[u8], u64) {
-        let most = lz4_flex::block::get_maximum_output_size(raw.len());
-        if self.out.len() < most + 4 {
-            self.out.resize(most + 4, 0);
+    ///
+    /// # Errors
+    /// The compressor refuses it: zstd has no memory.
+    pub(super) fn next(&mut self, raw: &[u8]) -> io::Result<(&[u8], u64)> {
+        let Framing { prefix, .. } = framing(self.codec);
+        let most = prefix + self.codec.max_packed_bytes(raw.len());
+        if self.out.len() < most {
+            self.out.resize(most, 0);
         }
-        let packed = lz4_flex::block::compress_into(raw, &mut self.out[4..]).ok().filter(|&n| n < raw.len());
-        let (len, mark) = match packed {
-            Some(len) => (len, 0),
-            None => {
-                self.out[4..4 + raw.len()].copy_from_slice(raw);
+        let packed = self.codec.compress(raw, &mut self.out[prefix..]);
+        let (len, mark) = match (packed, self.codec) {
+            (Some(len), Codec::Zstd) => (len, 0),
+            (None, Codec::Zstd) => return Err(io::ErrorKind::OutOfMemory.into()),
+            (Some(len), Codec::Lz4) if len < raw.len() => (len, 0),
+            (_, Codec::Lz4) => {
+                self.out[prefix..prefix + raw.len()].copy_from_slice(raw);
                 (raw.len(), STORED)
             }
         };
         let word = (len as u32 | mark).to_le_bytes();
-        self.out[..4].copy_from_slice(&word);
+        self.out[..prefix].copy_from_slice(&word[..prefix]);
         self.table.extend(word);
         self.table.extend([0; 4]);
         self.table.extend(xxh3_64(raw).to_le_bytes());
         let at = self.at;
-        self.at += 4 + len as u64;
-        (&self.out[..4 + len], at)
+        self.at += (prefix + len) as u64;
+        Ok((&self.out[..prefix + len], at))
     }
 
     /// The bytes for the beginning and the end of the packed copy, with their offsets, and its
     /// length.
     pub(super) fn end(self, sum: Sum) -> ([(Vec<u8>, u64); 2], u64) {
+        let framing = framing(self.codec);
         let mut head = vec![0; HEADER];
         let bytes = (HEADER - 8 + self.table.len()) as u32;
         head[..4].copy_from_slice(&SKIPPABLE.to_le_bytes());
         head[4..8].copy_from_slice(&bytes.to_le_bytes());
-        head[8..16].copy_from_slice(&MAGIC);
+        head[8..16].copy_from_slice(&framing.magic);
         head[16..20].copy_from_slice(&(self.unit as u32).to_le_bytes());
+        head[20..24].copy_from_slice(&framing.codec.to_le_bytes());
         head[24..32].copy_from_slice(&self.size.to_le_bytes());
         head[32..40].copy_from_slice(&sum.value.to_le_bytes());
         head[40..48].copy_from_slice(&sum.piece.to_le_bytes());
         let check = check_of(&head, &self.table);
         head[48..56].copy_from_slice(&check.to_le_bytes());
         head.extend(&self.table);
-        head.extend(FRAME);
-        ([(head, 0), (END.to_vec(), self.at)], self.at + END.len() as u64)
+        head.extend(framing.head);
+        ([(head, 0), (framing.end.to_vec(), self.at)], self.at + framing.end.len() as u64)
     }
 }
 
@@ -186,9 +224,10 @@ pub struct PackedFile {
     block: Mutex<Vec<u8>>,
 }
 
-/// Header and table in front of the frame.
+/// Header and table in front of the units.
 #[derive(Debug)]
 struct Table {
+    codec: Codec,
     size: u64,
     unit: u64,
     sum: Sum,
@@ -262,7 +301,7 @@ impl PackedFile {
             }
             let packed = &mut block[..len];
             read_exact_at(&self.fd, packed, unit.at)?;
-            if lz4_flex::block::decompress_into(packed, out).ok() != Some(out.len()) {
+            if !table.codec.decompress(packed, out) {
                 return Err(damaged("a unit of it cannot be decoded"));
             }
         }
@@ -276,13 +315,14 @@ impl Table {
         read_exact_at(fd, &mut head, 0)?;
         let (unit, size) = (u64::from(u32_at(&head, 16)), u64_at(&head, 24));
         let n = units(size, unit);
-        let known = u32_at(&head, 0) == SKIPPABLE
-            && head[8..16] == MAGIC
-            && (1..=MAX_UNIT_BYTES).contains(&unit)
-            && n <= MAX_UNITS;
-        if !known {
-            return Err(damaged("it is no packed copy"));
-        }
+        // Older versions wrote no other number at 20 than 0.
+        let names = |codec: &Codec| {
+            let Framing { magic, codec, .. } = framing(*codec);
+            head[8..16] == magic && u32_at(&head, 20) == codec
+        };
+        let known = u32_at(&head, 0) == SKIPPABLE && (1..=MAX_UNIT_BYTES).contains(&unit) && n <= MAX_UNITS;
+        let codec = Codec::ALL.into_iter().find(names).filter(|_| known);
+        let codec = codec.ok_or_else(|| damaged("it is no packed copy"))?;
         // Memory is allocated only for what the file holds.
         let held = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
         if frame_at(size, unit) > held {
@@ -293,9 +333,10 @@ impl Table {
         if check_of(&head, &table) != u64_at(&head, 48) {
             return Err(damaged("its table is damaged"));
         }
-        let mut at = frame_at(size, unit) + FRAME.len() as u64;
+        let Framing { head: frame_head, prefix, .. } = framing(codec);
+        let mut at = frame_at(size, unit) + frame_head.len() as u64;
         let of = |e: &[u8]| {
-            let (word, start) = (u32_at(e, 0), at + 4);
+            let (word, start) = (u32_at(e, 0), at + prefix as u64);
             let len = word & !STORED;
             at = start + u64::from(len);
             Unit { at: start, len, stored: word & STORED != 0, sum: u64_at(e, 8) }
@@ -304,8 +345,15 @@ impl Table {
         if at > held {
             return Err(damaged("the packed copy is too short"));
         }
+        // No block is longer than what a unit is compressed to at most, so that a buffer for it is
+        // not larger either.
+        let most = codec.max_packed_bytes(unit as usize);
+        let fits = |u: &Unit| u.len as usize <= most && !(u.stored && codec == Codec::Zstd);
+        if !units.iter().all(fits) {
+            return Err(damaged("its table is damaged"));
+        }
         let sum = Sum { value: u64_at(&head, 32), piece: u64_at(&head, 40) };
-        Ok(Self { size, unit, sum, units })
+        Ok(Self { codec, size, unit, sum, units })
     }
 
     /// Bytes of the unit with this number.
@@ -360,10 +408,10 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     /// The whole of a packed copy.
-    fn pack(raw: &[u8], piece: u64) -> Vec<u8> {
+    fn pack(codec: Codec, raw: &[u8], piece: u64) -> Vec<u8> {
         let sums: Vec<u64> = raw.chunks(piece.max(1) as usize).map(xxh3_64).collect();
         let sum = if piece == 0 { Sum::whole(xxh3_64(raw)) } else { Sum::of_pieces(&sums, piece) };
-        let mut packing = Packing::new(raw.len() as u64, piece);
+        let mut packing = Packing::new(codec, raw.len() as u64, piece);
         let mut file = Vec::new();
         let put = |file: &mut Vec<u8>, bytes: &[u8], at: u64| {
             let end = at as usize + bytes.len();
@@ -373,7 +421,7 @@ mod tests {
             file[at as usize..end].copy_from_slice(bytes);
         };
         for unit in raw.chunks(packing.unit() as usize) {
-            let (block, at) = packing.next(unit);
+            let (block, at) = packing.next(unit).unwrap();
             put(&mut file, block, at);
         }
         let (parts, len) = packing.end(sum);
@@ -405,26 +453,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_read_back_and_is_a_file_of_the_lz4_tools() {
+    fn what_is_packed_is_read_back_and_is_a_file_of_the_tools_of_its_codec() {
         let noise: Vec<u8> = (0u64..3_000_000).map(|n| (xxh3_64(&n.to_le_bytes()) >> 9) as u8).collect();
-        for (raw, piece) in [
+        let files = [
             (Vec::new(), 0),
             (text(1), 0),
             (text(3_000_001), 0),
             (noise.clone(), 0),
             ([text(1 << 20), noise].concat(), 256 << 10),
             (text(5 << 20), 4 << 20),
-        ] {
-            let packed = pack(&raw, piece);
+        ];
+        for ((raw, piece), codec) in files.iter().flat_map(|file| Codec::ALL.map(|codec| (file, codec))) {
+            let packed = pack(codec, raw, *piece);
             let file = open(&packed).unwrap();
             for at_once in [1 << 20, 100_000, 3 << 20] {
-                assert!(read_all(&file, at_once).unwrap() == raw, "{} bytes, {at_once} at once", raw.len());
+                let what = || format!("{codec:?}, {} bytes, {at_once} at once", raw.len());
+                assert!(read_all(&file, at_once).unwrap() == *raw, "{}", what());
             }
-            // The library's own reader of frames passes over the header.
+            // The libraries' own readers of frames, behind the header that the tools pass over.
             let mut frame = Vec::new();
             let skipped = frame_at(raw.len() as u64, file.table().unwrap().unit) as usize;
-            lz4_flex::frame::FrameDecoder::new(&packed[skipped..]).read_to_end(&mut frame).unwrap();
-            assert!(frame == raw);
+            match codec {
+                Codec::Lz4 => lz4_flex::frame::FrameDecoder::new(&packed[skipped..]).read_to_end(&mut frame),
+                Codec::Zstd => zstd::Decoder::new(packed.as_slice()).unwrap().read_to_end(&mut frame),
+            }
+            .unwrap();
+            assert!(frame == *raw);
             assert_eq!(u32_at(&packed, 4) as usize + 8, skipped);
         }
     }
@@ -432,37 +486,74 @@ mod tests {
     #[test]
     fn a_flipped_bit_anywhere_is_an_error_or_harmless() {
         let raw = text(200_000);
-        let packed = pack(&raw, 4096);
-        for at in (0..packed.len()).step_by(97).chain(0..HEADER) {
-            let mut hurt = packed.clone();
-            hurt[at] ^= 4;
-            if let Ok(bytes) = open(&hurt).and_then(|file| read_all(&file, 1 << 20)) {
-                assert!(bytes == raw, "byte {at} of {}", packed.len());
+        for codec in Codec::ALL {
+            let packed = pack(codec, &raw, 4096);
+            for at in (0..packed.len()).step_by(97).chain(0..HEADER) {
+                let mut hurt = packed.clone();
+                hurt[at] ^= 4;
+                if let Ok(bytes) = open(&hurt).and_then(|file| read_all(&file, 1 << 20)) {
+                    assert!(bytes == raw, "{codec:?}: byte {at} of {}", packed.len());
+                }
+            }
+            for len in [0, 10, 63, 64, 100, packed.len() / 2, packed.len() - 5] {
+                assert!(open(&packed[..len]).and_then(|file| read_all(&file, 1 << 20)).is_err(), "{codec:?}: {len}");
             }
         }
-        for len in [0, 10, 63, 64, 100, packed.len() / 2, packed.len() - 5] {
-            assert!(open(&packed[..len]).and_then(|file| read_all(&file, 1 << 20)).is_err(), "{len}");
+    }
+
+    /// Corrects the checksum of a copy of one unit.
+    fn seal(mut packed: Vec<u8>) -> Vec<u8> {
+        let table = packed[HEADER..HEADER + ENTRY].to_vec();
+        let check = check_of(&packed[..HEADER], &table);
+        packed[48..56].copy_from_slice(&check.to_le_bytes());
+        packed
+    }
+
+    #[test]
+    fn a_copy_with_zstd_is_none_to_a_version_that_knows_lz4_only() {
+        let (lz4, zstd) = (pack(Codec::Lz4, &text(1000), 0), pack(Codec::Zstd, &text(1000), 0));
+        // Older versions compare these eight bytes, and write zeros behind the unit.
+        assert_eq!((&lz4[8..16], u32_at(&lz4, 20)), (&b"MONPACK1"[..], 0));
+        assert_eq!((&zstd[8..16], u32_at(&zstd, 20)), (&b"MONPACK2"[..], 2));
+        for (packed, codec) in [(&lz4, 2), (&zstd, 0), (&zstd, 1), (&zstd, 3)] {
+            let mut other = packed.clone();
+            other[20] = codec;
+            assert_eq!(open(&seal(other)).expect_err("no such codec").to_string(), "it is no packed copy");
         }
+    }
+
+    #[test]
+    fn a_block_that_is_longer_than_a_unit_can_get_is_refused_before_room_is_made() {
+        for codec in Codec::ALL {
+            let mut packed = pack(codec, &text(1000), 1000);
+            // The file is long enough for it.
+            packed.resize(1 << 20, 0);
+            let most = codec.max_packed_bytes(1000) as u32;
+            for (len, why) in [(most, "a unit of it cannot be decoded"), (most + 1, "its table is damaged")] {
+                packed[HEADER..HEADER + 4].copy_from_slice(&len.to_le_bytes());
+                let got = open(&seal(packed.clone())).and_then(|file| read_all(&file, 1 << 20));
+                assert_eq!(got.expect_err("it is damaged").to_string(), why, "{codec:?}");
+            }
+        }
+        let mut stored = pack(Codec::Zstd, &text(1000), 1000);
+        stored[HEADER + 3] |= 0x80;
+        assert_eq!(open(&seal(stored)).expect_err("zstd stores none").to_string(), "its table is damaged");
     }
 
     /// Up to 2 GiB were made room for before the first byte was read.
     #[test]
     fn a_table_that_speaks_of_more_than_the_file_holds_is_refused_before_room_is_made() {
-        let seal = |mut packed: Vec<u8>| {
-            let table = packed[HEADER..HEADER + ENTRY].to_vec();
-            let check = check_of(&packed[..HEADER], &table);
-            packed[48..56].copy_from_slice(&check.to_le_bytes());
-            packed
-        };
-        let packed = pack(&text(1000), 0);
-        assert!(open(&seal(packed.clone())).is_ok());
-        let mut long_unit = packed.clone();
-        long_unit[HEADER..HEADER + 4].copy_from_slice(&(!STORED).to_le_bytes());
-        let mut many_units = packed;
-        many_units[24..32].copy_from_slice(&(MAX_UNITS * MAX_UNIT_BYTES).to_le_bytes());
-        for hurt in [long_unit, many_units] {
-            let why = open(&seal(hurt)).expect_err("it is too short").to_string();
-            assert_eq!(why, "the packed copy is too short");
+        for codec in Codec::ALL {
+            let packed = pack(codec, &text(1000), 0);
+            assert!(open(&seal(packed.clone())).is_ok());
+            let mut long_unit = packed.clone();
+            long_unit[HEADER..HEADER + 4].copy_from_slice(&(!STORED).to_le_bytes());
+            let mut many_units = packed;
+            many_units[24..32].copy_from_slice(&(MAX_UNITS * MAX_UNIT_BYTES).to_le_bytes());
+            for hurt in [long_unit, many_units] {
+                let why = open(&seal(hurt)).expect_err("it is too short").to_string();
+                assert_eq!(why, "the packed copy is too short");
+            }
         }
     }
 
@@ -470,10 +561,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
         fn any_part_is_what_it_was(
-            len in 0usize..300_000, piece in 1u64..60, parts in proptest::collection::vec((any::<u32>(), 1usize..70_000), 1..20)
+            zstd: bool, len in 0usize..300_000, piece in 1u64..60, parts in proptest::collection::vec((any::<u32>(), 1usize..70_000), 1..20)
         ) {
             let raw = text(len);
-            let file = open(&pack(&raw, piece * 4096)).unwrap();
+            let file = open(&pack(Codec::ALL[usize::from(zstd)], &raw, piece * 4096)).unwrap();
             for (at, n) in parts {
                 let at = at as usize % (len + 1);
                 let mut buf = vec![0; n];
