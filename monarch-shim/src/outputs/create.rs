@@ -1,6 +1,7 @@
 //! Creating a staged file: a hidden part file on the PFS, whose errors are the application's, and a
 //! file in the tier, whose descriptor it gets.
 
+use super::answer::GONE;
 use super::barrier;
 use super::descriptors;
 use super::extended;
@@ -43,8 +44,11 @@ pub struct Create {
 pub enum Created {
     /// The application's descriptor.
     Fd(Fd),
-    /// The file is not staged: the PFS gets the call.
+    /// A file of this kind is not staged: the PFS gets the call at once.
     Through,
+    /// The file could not be staged: the PFS gets the call after what is pending, so that the file
+    /// overtakes nothing.
+    Unstaged,
     /// Another process was quicker: the overlay is to be looked at again.
     Again,
 }
@@ -84,10 +88,32 @@ fn catches_raw_calls(place: &Place) -> bool {
     place.on_pfs().is_ok_and(|mut path| path.c_str().is_some_and(kernel::catches_raw_calls))
 }
 
-/// What the PFS has at the name.
+/// A file of the PFS that the staged file replaces.
 struct Target {
     mode: u32,
     gid: u32,
+}
+
+/// What the PFS has at the name.
+enum Found {
+    /// Nothing, or what the job has removed.
+    Nothing,
+    /// A file that a staged file may replace.
+    File(Target),
+    /// Something else.
+    Another,
+    /// The PFS does not say.
+    Unknown,
+}
+
+/// Whether there is room for a file.
+enum Room {
+    /// The first bytes are taken.
+    Taken,
+    /// There is none. What was before the create is published.
+    NoneInTurn,
+    /// There is none.
+    None,
 }
 
 /// Creates a staged file at a place of which the overlay says `entry`. An error is the
@@ -96,29 +122,47 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(place) {
         return Ok(Created::Through);
     }
-    if place.root.state().closed.load(Ordering::Acquire) != closed::OPEN {
-        return Ok(Created::Through);
+    match place.root.state().closed.load(Ordering::Acquire) {
+        closed::OPEN => {}
+        closed::GONE => return Err(GONE),
+        _ => return Ok(Created::Unstaged),
     }
     if !place.parent().is_empty() && !tree::has_dir(&place.root, place.parent()) {
         match place.follow_parent() {
             // Another place than was looked up.
             Ok(true) => return Ok(Created::Again),
             Ok(false) => {}
-            Err(_) => return Ok(Created::Through),
+            // It lies in no output root.
+            Err(libc::EXDEV) => return Ok(Created::Through),
+            Err(_) => return without_parent(place),
         }
     }
     if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let Some(target) = target(place, how, entry)? else { return Ok(Created::Through) };
-    admit(place, how, target.as_ref(), None)
+    match target(place, how, entry)? {
+        Found::Nothing => admit(place, how, None, None),
+        Found::File(target) => admit(place, how, Some(&target), None),
+        Found::Another => Ok(Created::Through),
+        Found::Unknown => Ok(Created::Unstaged),
+    }
+}
+
+/// The answer where the directory of a place has no path: its error, which the PFS gives.
+#[cold]
+fn without_parent(place: &Place) -> Result<Created, Errno> {
+    let mut path = place.parent_on_pfs()?;
+    kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
+    Ok(Created::Unstaged)
 }
 
 /// Stages a file for which there is room; `over`: the pending file that it replaces.
 fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     refused(&place.root)?;
-    if !has_room(&place.root)? {
-        return Ok(Created::Through);
+    match room(&place.root)? {
+        Room::Taken => {}
+        Room::NoneInTurn => return Ok(Created::Through),
+        Room::None => return Ok(Created::Unstaged),
     }
     let made = stage(place, how, target, over);
     if !matches!(made, Ok(Created::Fd(_))) {
@@ -127,32 +171,33 @@ fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
     match made {
         // Of a file that is there the application may write the content without writing the
         // directory.
-        Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Through),
+        Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Unstaged),
         // The name of the part file, or the path in the overlay, is longer than that of the file.
-        Err(libc::ENAMETOOLONG) => Ok(Created::Through),
+        Err(libc::ENAMETOOLONG) => Ok(Created::Unstaged),
         made => made,
     }
 }
 
-/// What the PFS has at the name: `Some(None)` for nothing (or what the job has removed), `None` if
-/// the file goes through.
-fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Target>>, Errno> {
+/// Looks at what the PFS has at the name.
+fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     if matches!(entry, Entry::Removed) || place.is_missing {
-        return Ok(Some(None));
+        return Ok(Found::Nothing);
     }
     let mut path = place.on_pfs()?;
     let st = match kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
         Ok(st) => st,
-        Err(libc::ENOENT) => return Ok(Some(None)),
-        Err(_) => return Ok(None),
+        Err(libc::ENOENT) => return Ok(Found::Nothing),
+        // What the create would give, too.
+        Err(e @ (libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::ENOTDIR)) => return Err(e),
+        Err(_) => return Ok(Found::Unknown),
     };
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
     if how.is_exclusive() || !is_plain || !is_ours || listing::is_written_here(&st) {
-        return Ok(None);
+        return Ok(Found::Another);
     }
-    Ok(Some(Some(Target { mode: st.st_mode & 0o7777, gid: st.st_gid })))
+    Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid }))
 }
 
 /// The error that creating a file gives, where the PFS refuses what is pending.
@@ -167,9 +212,9 @@ fn refused(root: &Root) -> Result<(), Errno> {
 /// what is before it is published, so that a file which then goes through overtakes nothing, and
 /// until the agent has looked for room: one that has just started has not yet. The wait ends with
 /// an error when the PFS begins to refuse.
-fn has_room(root: &Root) -> Result<bool, Errno> {
+fn room(root: &Root) -> Result<Room, Errno> {
     if root.map.take_room(FIRST_RESERVATION) {
-        return Ok(true);
+        return Ok(Room::Taken);
     }
     let state = root.state();
     state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
@@ -187,7 +232,23 @@ fn has_room(root: &Root) -> Result<bool, Errno> {
     let less = |wanted: u64| Some(wanted.saturating_sub(FIRST_RESERVATION));
     let _ = state.wanted_room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     refused(root)?;
-    Ok(root.map.take_room(FIRST_RESERVATION))
+    Ok(match root.map.take_room(FIRST_RESERVATION) {
+        true => Room::Taken,
+        false if state.published.load(Ordering::Acquire) >= before => Room::NoneInTurn,
+        false => Room::None,
+    })
+}
+
+/// Waits until what is before a file that could not be staged is published. The wait ends with an
+/// error when the PFS begins to refuse.
+pub fn wait_for_turn(root: &Root) -> Result<(), Errno> {
+    let (state, before) = (root.state(), barrier::begin(root));
+    barrier::wait_until(root, |root| {
+        state.published.load(Ordering::Acquire) >= before
+            || state.closed.load(Ordering::Acquire) == closed::GONE
+            || refused(root).is_err()
+    });
+    if state.published.load(Ordering::Acquire) >= before { Ok(()) } else { refused(root) }
 }
 
 /// A file that is removed again unless it is kept.
@@ -231,18 +292,18 @@ impl Drop for UnderWay {
 fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     let root = &place.root;
     let under_way = UnderWay::begin(place);
-    let (id, part, st) = make_part(place, how, target, &under_way)?;
+    let Some((id, part, st)) = make_part(place, how, target, &under_way)? else { return Ok(Created::Unstaged) };
     let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
     // The tier's own errors are not the application's.
     let Ok(fd) = path.c_str().ok_or(libc::ENAMETOOLONG).and_then(|path| kernel::open(path, flags, 0o600)) else {
-        return Ok(Created::Through);
+        return Ok(Created::Unstaged);
     };
     let data = Unfinished(Some(path));
     // (What the agent changes of the part's owner is what differs from this later.)
     if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
-        return Ok(Created::Through);
+        return Ok(Created::Unstaged);
     }
     if target.is_some() {
         // Where they do not fit, the file itself is truncated.
@@ -251,14 +312,15 @@ fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
             None => place.on_pfs()?,
         };
         if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
-            return Ok(Created::Through);
+            return Ok(Created::Unstaged);
         }
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
     match enter(place, &file, flags, over) {
         Ok(true) => {}
         Ok(false) => return Ok(Created::Again),
-        Err(_) => return Ok(Created::Through),
+        Err(GONE) => return Err(GONE),
+        Err(_) => return Ok(Created::Unstaged),
     }
     data.keep();
     part.keep();
@@ -275,13 +337,14 @@ fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
     kernel::set_owner(fd.0, part.st_uid, part.st_gid)
 }
 
-/// Makes the part file in the directory of the place, with the attributes that the file will have.
+/// Makes the part file in the directory of the place, with the attributes that the file will have;
+/// `None` if all names that it could have are taken.
 fn make_part(
     place: &Place,
     how: Create,
     target: Option<&Target>,
     under_way: &UnderWay,
-) -> Result<(u64, Unfinished, libc::stat64), Errno> {
+) -> Result<Option<(u64, Unfinished, libc::stat64)>, Errno> {
     let state = place.root.state();
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
@@ -306,9 +369,9 @@ fn make_part(
             }
             (st.st_gid, st.st_mode) = (target.gid, st.st_mode & libc::S_IFMT | target.mode);
         }
-        return Ok((id, unfinished, st));
+        return Ok(Some((id, unfinished, st)));
     }
-    Err(libc::EEXIST)
+    Ok(None)
 }
 
 /// Enters a new file in journal and overlay, in place of a pending file or of none; `false` if

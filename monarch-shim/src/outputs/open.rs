@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
-use super::create::{Create, Created, NOT_PASSED_ON, create, drop_data, replace};
+use super::create::{Create, Created, NOT_PASSED_ON, create, drop_data, replace, wait_for_turn};
 use super::descriptors;
 use super::journal::{About, Journal};
 use super::kernel;
@@ -64,7 +64,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::File(file) => match truncate(place, file, how)? {
                 Created::Fd(fd) => return Ok(Answer::Done(fd)),
                 Created::Again => continue,
-                Created::Through => return through(place),
+                Created::Through | Created::Unstaged => return through(place),
             },
             Entry::Symlink(_) => return Err(libc::ELOOP),
             Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
@@ -77,6 +77,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         match create(place, how, &entry)? {
             Created::Fd(fd) => return Ok(Answer::Done(fd)),
             Created::Again => {}
+            Created::Unstaged => return through(place),
             Created::Through => {
                 return match entry {
                     Entry::Removed => through(place),
@@ -104,7 +105,7 @@ fn is_left_over(place: &Place) -> Result<bool> {
 
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
 fn through(place: &Place) -> Result<Answer<Fd>> {
-    barrier::wait_for_all(&place.root);
+    wait_for_turn(&place.root)?;
     let _ = forget_clean(place);
     Ok(Answer::Plain)
 }
