@@ -8,9 +8,11 @@ use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
-use super::place::Place;
+use super::place::{Place, split};
 use super::roots::Root;
-use super::tree::{self, Entry};
+use super::tree::{self, Counting, Entry, drop_data};
+use super::whereabouts::{Whereabouts, whereabouts};
+use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::making::Making;
@@ -157,7 +159,7 @@ fn without_parent(place: &Place) -> Result<Created, Errno> {
 }
 
 /// Stages a file for which there is room; `over`: the pending file that it replaces.
-fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+fn admit(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     refused(&place.root)?;
     match room(&place.root)? {
         Room::Taken => {}
@@ -268,6 +270,43 @@ impl Drop for Unfinished {
     }
 }
 
+/// A part file, which is removed again unless it is kept. It is open, so that the kernel knows where
+/// it lies: its directory may be renamed, and of a directory that is removed the agent moves part
+/// files into the output root.
+struct Part {
+    id: u64,
+    /// Where it was made.
+    path: Absolute,
+    fd: Fd,
+    is_kept: bool,
+}
+
+impl Part {
+    #[cold]
+    #[inline(never)]
+    fn remove(&mut self) {
+        for _ in 0..MAX_PART_TRIES {
+            // (Where the kernel tells no paths, it lies where it was made.)
+            let now = real_path(self.fd.0);
+            let is_known = now.is_some();
+            let path = now.map(Absolute);
+            let unlink = |path: &mut Absolute| path.c_str().map_or(Ok(()), |path| kernel::unlink(path, 0));
+            let removed = path.map_or_else(|| unlink(&mut self.path), |mut now| unlink(&mut now));
+            if !is_known || removed != Err(libc::ENOENT) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.remove();
+        }
+    }
+}
+
 /// A part file that is being made: what the agent removes if this process is killed meanwhile.
 struct UnderWay(Option<&'static Making>);
 
@@ -289,11 +328,11 @@ impl Drop for UnderWay {
     }
 }
 
-fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
-    let root = &place.root;
+fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+    let root = place.root;
     let under_way = UnderWay::begin(place);
-    let Some((id, part, st)) = make_part(place, how, target, &under_way)? else { return Ok(Created::Unstaged) };
-    let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
+    let Some((mut part, st)) = make_part(place, how, target, &under_way)? else { return Ok(Created::Unstaged) };
+    let file = Staged { id: part.id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
     // The tier's own errors are not the application's.
@@ -316,14 +355,16 @@ fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
         }
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
-    match enter(place, &file, flags, over) {
-        Ok(true) => {}
-        Ok(false) => return Ok(Created::Again),
+    match enter(place, &file, &part, flags, over) {
+        Ok(Entered::Yes) => {}
+        Ok(Entered::Changed) => return Ok(Created::Again),
+        Ok(Entered::Elsewhere) => return Ok(Created::Unstaged),
+        Ok(Entered::NoDirectory) => return Err(libc::ENOENT),
         Err(GONE) => return Err(GONE),
         Err(_) => return Ok(Created::Unstaged),
     }
     data.keep();
-    part.keep();
+    part.is_kept = true;
     descriptors::opened(fd.0);
     Ok(Created::Fd(fd))
 }
@@ -344,7 +385,7 @@ fn make_part(
     how: Create,
     target: Option<&Target>,
     under_way: &UnderWay,
-) -> Result<Option<(u64, Unfinished, libc::stat64)>, Errno> {
+) -> Result<Option<(Part, libc::stat64)>, Errno> {
     let state = place.root.state();
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
@@ -353,33 +394,79 @@ fn make_part(
         under_way.part_of(id);
         let mut path = place.parent_on_pfs()?;
         path.append(&names::part_name(state.instance.load(Ordering::Relaxed), id)).ok_or(libc::ENAMETOOLONG)?;
-        let part = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
-            Ok(part) => part,
+        let fd = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
+            Ok(fd) => fd,
             Err(libc::EEXIST) => continue,
             Err(e) => return Err(e),
         };
-        let unfinished = Unfinished(Some(path));
-        let mut st = sys::fstat(part.0).ok_or(libc::EIO)?;
+        let part = Part { id, path, fd, is_kept: false };
+        let mut st = sys::fstat(part.fd.0).ok_or(libc::EIO)?;
         if let Some(target) = target {
             if st.st_gid != target.gid {
-                kernel::set_owner(part.0, u32::MAX, target.gid)?;
+                kernel::set_owner(part.fd.0, u32::MAX, target.gid)?;
             }
             if st.st_mode & 0o7777 != target.mode {
-                kernel::fchmod(part.0, target.mode)?;
+                kernel::fchmod(part.fd.0, target.mode)?;
             }
             (st.st_gid, st.st_mode) = (target.gid, st.st_mode & libc::S_IFMT | target.mode);
         }
-        return Ok(Some((id, unfinished, st)));
+        return Ok(Some((part, st)));
     }
     Ok(None)
 }
 
-/// Enters a new file in journal and overlay, in place of a pending file or of none; `false` if
-/// another process has changed that meanwhile. A process that is killed between record and link
-/// leaves an empty file without writers, which the agent publishes as the record says.
-fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Result<bool, Errno> {
-    let root = &place.root;
+/// What became of entering a file.
+enum Entered {
+    /// It is entered.
+    Yes,
+    /// Another process has changed what was seen before.
+    Changed,
+    /// Its directory lies in no output root any more.
+    Elsewhere,
+    /// The job has removed its directory.
+    NoDirectory,
+}
+
+/// Makes the directory of a place the one where its part file lies by now. With the lock held:
+/// `Yes` if the file may be entered there.
+fn follow_part(place: &mut Place, part: &Part) -> Result<Entered, Errno> {
+    if place.parent().is_empty() {
+        return Ok(Entered::Yes);
+    }
+    let root = place.root;
+    match whereabouts(&root, part.fd.0) {
+        Whereabouts::At(rel) => {
+            let (dir, name) = split(rel.get());
+            if dir != place.parent() && names::parse_part(name).is_some() {
+                // Into the output root the agent moves part files of a directory that is removed.
+                // What else is known of the name moves along soon.
+                if dir.is_empty() || !matches!(tree::read(&root, place.rel())?, Entry::Nothing) {
+                    return Ok(Entered::Changed);
+                }
+                place.move_to_dir(dir)?;
+            }
+        }
+        Whereabouts::Removed => return Ok(Entered::Changed),
+        Whereabouts::Outside => return Ok(Entered::Elsewhere),
+        Whereabouts::Unknown => {}
+    }
+    let is_removed = matches!(tree::read(&root, place.parent())?, Entry::RemovedDir);
+    Ok(if is_removed { Entered::NoDirectory } else { Entered::Yes })
+}
+
+/// Enters a new file in journal and overlay, in place of a pending file or of none. A process that
+/// is killed between record and link leaves an empty file without writers, which the agent
+/// publishes as the record says.
+fn enter(place: &mut Place, file: &Staged, part: &Part, flags: u16, over: Option<&Staged>) -> Result<Entered, Errno> {
+    let root = &{ place.root };
     let journal = Journal::lock(root)?;
+    // Before the kernel is asked where the part file lies: a process that renames its directory
+    // after that finds the output root not quiet.
+    let _unquiet = Counting::unquiet(root);
+    match follow_part(place, part)? {
+        Entered::Yes => {}
+        other => return Ok(other),
+    }
     let mut before = tree::read(root, place.rel())?;
     if matches!(before, Entry::Directory) && listing::remove_empty(root, place.rel()) {
         // It was left where the PFS has none any more: the part file lies beside it.
@@ -391,7 +478,7 @@ fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Res
         (_, over) => over.is_none(),
     };
     if !is_as_seen {
-        return Ok(false);
+        return Ok(Entered::Changed);
     }
     let flags = flags | if matches!(before, Entry::Removed) { flag::PUBLISHED } else { 0 };
     let link = tree::prepare(place, &tree::file_text(file))?;
@@ -400,12 +487,12 @@ fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Res
     if let Entry::Clean(clean) = before {
         drop_data(root, &clean.file);
     }
-    Ok(true)
+    Ok(Entered::Yes)
 }
 
 /// Replaces a pending file that is closed, and behind which other entries stand, by a new one of
 /// the same name.
-pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errno> {
+pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, Errno> {
     let mut data = place.root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?;
     let st = match kernel::lstat(data.c_str().ok_or(libc::ENAMETOOLONG)?) {
         // It was published and dropped a moment ago.
@@ -414,13 +501,4 @@ pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errn
     };
     let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid };
     admit(place, how, Some(&target), Some(old))
-}
-
-/// Removes a staged file that no entry needs any more.
-pub fn drop_data(root: &Root, file: &Staged) {
-    if let Some(mut path) = root.data(&file.name())
-        && let Some(path) = path.c_str()
-    {
-        let _ = kernel::unlink(path, 0);
-    }
 }

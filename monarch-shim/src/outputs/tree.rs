@@ -272,3 +272,12 @@ pub fn path(root: &Root) -> Option<Absolute> {
 pub fn file_text(file: &Staged) -> [u8; 1 + names::STAGED_LEN] {
     names::file_text(file)
 }
+
+/// Removes a staged file that no entry needs any more.
+pub fn drop_data(root: &Root, file: &Staged) {
+    if let Some(mut path) = root.data(&file.name())
+        && let Some(path) = path.c_str()
+    {
+        let _ = kernel::unlink(path, 0);
+    }
+}
