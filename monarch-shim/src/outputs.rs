@@ -50,6 +50,7 @@ pub mod rename;
 pub mod roots;
 pub mod stat;
 pub mod tree;
+pub mod whereabouts;
 
 pub use calls::*;
 pub use monarch_abi::outputs::STAGED_MODE;

@@ -7,6 +7,7 @@ use super::roots::Root;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::demand::{self, Life};
 use monarch_abi::outputs::record::Op;
+use monarch_abi::outputs::state::closed;
 use monarch_guest::ctx;
 use monarch_guest::sys::coarse_ms;
 
@@ -28,7 +29,8 @@ pub fn wait_for_all(root: &Root) -> Result<bool, Errno> {
     let (seq, state) = (begin(root), root.state());
     let is_published = || state.published.load(Ordering::Acquire) >= seq;
     let held = || state.held_errno.load(Ordering::Acquire);
-    let is_met = wait_until(root, |_| is_published() || held() != 0);
+    let is_gone = || state.closed.load(Ordering::Acquire) == closed::GONE;
+    let is_met = wait_until(root, |_| is_published() || held() != 0 || is_gone());
     match held() {
         errno if errno != 0 && !is_published() => Err(errno as Errno),
         _ => Ok(is_met),

@@ -1,15 +1,18 @@
 //! Creating a staged file: a hidden part file on the PFS, whose errors are the application's, and a
 //! file in the tier, whose descriptor it gets.
 
+use super::answer::GONE;
 use super::barrier;
 use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
-use super::place::Place;
+use super::place::{Place, split};
 use super::roots::Root;
-use super::tree::{self, Entry};
+use super::tree::{self, Counting, Entry, drop_data};
+use super::whereabouts::{Whereabouts, whereabouts};
+use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::making::Making;
@@ -43,8 +46,11 @@ pub struct Create {
 pub enum Created {
     /// The application's descriptor.
     Fd(Fd),
-    /// The file is not staged: the PFS gets the call.
+    /// A file of this kind is not staged: the PFS gets the call at once.
     Through,
+    /// The file could not be staged: the PFS gets the call after what is pending, so that the file
+    /// overtakes nothing.
+    Unstaged,
     /// Another process was quicker: the overlay is to be looked at again.
     Again,
 }
@@ -84,10 +90,32 @@ fn catches_raw_calls(place: &Place) -> bool {
     place.on_pfs().is_ok_and(|mut path| path.c_str().is_some_and(kernel::catches_raw_calls))
 }
 
-/// What the PFS has at the name.
+/// A file of the PFS that the staged file replaces.
 struct Target {
     mode: u32,
     gid: u32,
+}
+
+/// What the PFS has at the name.
+enum Found {
+    /// Nothing, or what the job has removed.
+    Nothing,
+    /// A file that a staged file may replace.
+    File(Target),
+    /// Something else.
+    Another,
+    /// The PFS does not say.
+    Unknown,
+}
+
+/// Whether there is room for a file.
+enum Room {
+    /// The first bytes are taken.
+    Taken,
+    /// There is none. What was before the create is published.
+    NoneInTurn,
+    /// There is none.
+    None,
 }
 
 /// Creates a staged file at a place of which the overlay says `entry`. An error is the
@@ -96,29 +124,47 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(place) {
         return Ok(Created::Through);
     }
-    if place.root.state().closed.load(Ordering::Acquire) != closed::OPEN {
-        return Ok(Created::Through);
+    match place.root.state().closed.load(Ordering::Acquire) {
+        closed::OPEN => {}
+        closed::GONE => return Err(GONE),
+        _ => return Ok(Created::Unstaged),
     }
     if !place.parent().is_empty() && !tree::has_dir(&place.root, place.parent()) {
         match place.follow_parent() {
             // Another place than was looked up.
             Ok(true) => return Ok(Created::Again),
             Ok(false) => {}
-            Err(_) => return Ok(Created::Through),
+            // It lies in no output root.
+            Err(libc::EXDEV) => return Ok(Created::Through),
+            Err(_) => return without_parent(place),
         }
     }
     if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let Some(target) = target(place, how, entry)? else { return Ok(Created::Through) };
-    admit(place, how, target.as_ref(), None)
+    match target(place, how, entry)? {
+        Found::Nothing => admit(place, how, None, None),
+        Found::File(target) => admit(place, how, Some(&target), None),
+        Found::Another => Ok(Created::Through),
+        Found::Unknown => Ok(Created::Unstaged),
+    }
+}
+
+/// The answer where the directory of a place has no path: its error, which the PFS gives.
+#[cold]
+fn without_parent(place: &Place) -> Result<Created, Errno> {
+    let mut path = place.parent_on_pfs()?;
+    kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
+    Ok(Created::Unstaged)
 }
 
 /// Stages a file for which there is room; `over`: the pending file that it replaces.
-fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+fn admit(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     refused(&place.root)?;
-    if !has_room(&place.root)? {
-        return Ok(Created::Through);
+    match room(&place.root)? {
+        Room::Taken => {}
+        Room::NoneInTurn => return Ok(Created::Through),
+        Room::None => return Ok(Created::Unstaged),
     }
     let made = stage(place, how, target, over);
     if !matches!(made, Ok(Created::Fd(_))) {
@@ -127,32 +173,33 @@ fn admit(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
     match made {
         // Of a file that is there the application may write the content without writing the
         // directory.
-        Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Through),
+        Err(libc::EACCES | libc::EPERM) if target.is_some() => Ok(Created::Unstaged),
         // The name of the part file, or the path in the overlay, is longer than that of the file.
-        Err(libc::ENAMETOOLONG) => Ok(Created::Through),
+        Err(libc::ENAMETOOLONG) => Ok(Created::Unstaged),
         made => made,
     }
 }
 
-/// What the PFS has at the name: `Some(None)` for nothing (or what the job has removed), `None` if
-/// the file goes through.
-fn target(place: &Place, how: Create, entry: &Entry) -> Result<Option<Option<Target>>, Errno> {
+/// Looks at what the PFS has at the name.
+fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     if matches!(entry, Entry::Removed) || place.is_missing {
-        return Ok(Some(None));
+        return Ok(Found::Nothing);
     }
     let mut path = place.on_pfs()?;
     let st = match kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
         Ok(st) => st,
-        Err(libc::ENOENT) => return Ok(Some(None)),
-        Err(_) => return Ok(None),
+        Err(libc::ENOENT) => return Ok(Found::Nothing),
+        // What the create would give, too.
+        Err(e @ (libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::ENOTDIR)) => return Err(e),
+        Err(_) => return Ok(Found::Unknown),
     };
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
     if how.is_exclusive() || !is_plain || !is_ours || listing::is_written_here(&st) {
-        return Ok(None);
+        return Ok(Found::Another);
     }
-    Ok(Some(Some(Target { mode: st.st_mode & 0o7777, gid: st.st_gid })))
+    Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid }))
 }
 
 /// The error that creating a file gives, where the PFS refuses what is pending.
@@ -167,9 +214,9 @@ fn refused(root: &Root) -> Result<(), Errno> {
 /// what is before it is published, so that a file which then goes through overtakes nothing, and
 /// until the agent has looked for room: one that has just started has not yet. The wait ends with
 /// an error when the PFS begins to refuse.
-fn has_room(root: &Root) -> Result<bool, Errno> {
+fn room(root: &Root) -> Result<Room, Errno> {
     if root.map.take_room(FIRST_RESERVATION) {
-        return Ok(true);
+        return Ok(Room::Taken);
     }
     let state = root.state();
     state.wanted_room.fetch_add(FIRST_RESERVATION, Ordering::AcqRel);
@@ -187,7 +234,11 @@ fn has_room(root: &Root) -> Result<bool, Errno> {
     let less = |wanted: u64| Some(wanted.saturating_sub(FIRST_RESERVATION));
     let _ = state.wanted_room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     refused(root)?;
-    Ok(root.map.take_room(FIRST_RESERVATION))
+    Ok(match root.map.take_room(FIRST_RESERVATION) {
+        true => Room::Taken,
+        false if state.published.load(Ordering::Acquire) >= before => Room::NoneInTurn,
+        false => Room::None,
+    })
 }
 
 /// A file that is removed again unless it is kept.
@@ -203,6 +254,43 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = self.0.as_mut().and_then(|p| p.c_str()) {
             let _ = kernel::unlink(path, 0);
+        }
+    }
+}
+
+/// A part file, which is removed again unless it is kept. It is open, so that the kernel knows where
+/// it lies: its directory may be renamed, and of a directory that is removed the agent moves part
+/// files into the output root.
+struct Part {
+    id: u64,
+    /// Where it was made.
+    path: Absolute,
+    fd: Fd,
+    is_kept: bool,
+}
+
+impl Part {
+    #[cold]
+    #[inline(never)]
+    fn remove(&mut self) {
+        for _ in 0..MAX_PART_TRIES {
+            // (Where the kernel tells no paths, it lies where it was made.)
+            let now = real_path(self.fd.0);
+            let is_known = now.is_some();
+            let path = now.map(Absolute);
+            let unlink = |path: &mut Absolute| path.c_str().map_or(Ok(()), |path| kernel::unlink(path, 0));
+            let removed = path.map_or_else(|| unlink(&mut self.path), |mut now| unlink(&mut now));
+            if !is_known || removed != Err(libc::ENOENT) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.remove();
         }
     }
 }
@@ -228,21 +316,21 @@ impl Drop for UnderWay {
     }
 }
 
-fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
-    let root = &place.root;
+fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+    let root = place.root;
     let under_way = UnderWay::begin(place);
-    let (id, part, st) = make_part(place, how, target, &under_way)?;
-    let file = Staged { id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
+    let Some((mut part, st)) = make_part(place, how, target, &under_way)? else { return Ok(Created::Unstaged) };
+    let file = Staged { id: part.id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
     // The tier's own errors are not the application's.
     let Ok(fd) = path.c_str().ok_or(libc::ENAMETOOLONG).and_then(|path| kernel::open(path, flags, 0o600)) else {
-        return Ok(Created::Through);
+        return Ok(Created::Unstaged);
     };
     let data = Unfinished(Some(path));
     // (What the agent changes of the part's owner is what differs from this later.)
     if set_owner(&fd, &st).is_err() || kernel::fchmod(fd.0, st.st_mode & 0o7777 | STAGED_MODE).is_err() {
-        return Ok(Created::Through);
+        return Ok(Created::Unstaged);
     }
     if target.is_some() {
         // Where they do not fit, the file itself is truncated.
@@ -251,17 +339,20 @@ fn stage(place: &Place, how: Create, target: Option<&Target>, over: Option<&Stag
             None => place.on_pfs()?,
         };
         if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
-            return Ok(Created::Through);
+            return Ok(Created::Unstaged);
         }
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
-    match enter(place, &file, flags, over) {
-        Ok(true) => {}
-        Ok(false) => return Ok(Created::Again),
-        Err(_) => return Ok(Created::Through),
+    match enter(place, &file, &part, flags, over) {
+        Ok(Entered::Yes) => {}
+        Ok(Entered::Changed) => return Ok(Created::Again),
+        Ok(Entered::Elsewhere) => return Ok(Created::Unstaged),
+        Ok(Entered::NoDirectory) => return Err(libc::ENOENT),
+        Err(GONE) => return Err(GONE),
+        Err(_) => return Ok(Created::Unstaged),
     }
     data.keep();
-    part.keep();
+    part.is_kept = true;
     descriptors::opened(fd.0);
     Ok(Created::Fd(fd))
 }
@@ -275,13 +366,14 @@ fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
     kernel::set_owner(fd.0, part.st_uid, part.st_gid)
 }
 
-/// Makes the part file in the directory of the place, with the attributes that the file will have.
+/// Makes the part file in the directory of the place, with the attributes that the file will have;
+/// `None` if all names that it could have are taken.
 fn make_part(
     place: &Place,
     how: Create,
     target: Option<&Target>,
     under_way: &UnderWay,
-) -> Result<(u64, Unfinished, libc::stat64), Errno> {
+) -> Result<Option<(Part, libc::stat64)>, Errno> {
     let state = place.root.state();
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
@@ -290,33 +382,79 @@ fn make_part(
         under_way.part_of(id);
         let mut path = place.parent_on_pfs()?;
         path.append(&names::part_name(state.instance.load(Ordering::Relaxed), id)).ok_or(libc::ENAMETOOLONG)?;
-        let part = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
-            Ok(part) => part,
+        let fd = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
+            Ok(fd) => fd,
             Err(libc::EEXIST) => continue,
             Err(e) => return Err(e),
         };
-        let unfinished = Unfinished(Some(path));
-        let mut st = sys::fstat(part.0).ok_or(libc::EIO)?;
+        let part = Part { id, path, fd, is_kept: false };
+        let mut st = sys::fstat(part.fd.0).ok_or(libc::EIO)?;
         if let Some(target) = target {
             if st.st_gid != target.gid {
-                kernel::set_owner(part.0, u32::MAX, target.gid)?;
+                kernel::set_owner(part.fd.0, u32::MAX, target.gid)?;
             }
             if st.st_mode & 0o7777 != target.mode {
-                kernel::fchmod(part.0, target.mode)?;
+                kernel::fchmod(part.fd.0, target.mode)?;
             }
             (st.st_gid, st.st_mode) = (target.gid, st.st_mode & libc::S_IFMT | target.mode);
         }
-        return Ok((id, unfinished, st));
+        return Ok(Some((part, st)));
     }
-    Err(libc::EEXIST)
+    Ok(None)
 }
 
-/// Enters a new file in journal and overlay, in place of a pending file or of none; `false` if
-/// another process has changed that meanwhile. A process that is killed between record and link
-/// leaves an empty file without writers, which the agent publishes as the record says.
-fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Result<bool, Errno> {
-    let root = &place.root;
+/// What became of entering a file.
+enum Entered {
+    /// It is entered.
+    Yes,
+    /// Another process has changed what was seen before.
+    Changed,
+    /// Its directory lies in no output root any more.
+    Elsewhere,
+    /// The job has removed its directory.
+    NoDirectory,
+}
+
+/// Makes the directory of a place the one where its part file lies by now. With the lock held:
+/// `Yes` if the file may be entered there.
+fn follow_part(place: &mut Place, part: &Part) -> Result<Entered, Errno> {
+    if place.parent().is_empty() {
+        return Ok(Entered::Yes);
+    }
+    let root = place.root;
+    match whereabouts(&root, part.fd.0) {
+        Whereabouts::At(rel) => {
+            let (dir, name) = split(rel.get());
+            if dir != place.parent() && names::parse_part(name).is_some() {
+                // Into the output root the agent moves part files of a directory that is removed.
+                // What else is known of the name moves along soon.
+                if dir.is_empty() || !matches!(tree::read(&root, place.rel())?, Entry::Nothing) {
+                    return Ok(Entered::Changed);
+                }
+                place.move_to_dir(dir)?;
+            }
+        }
+        Whereabouts::Removed => return Ok(Entered::Changed),
+        Whereabouts::Outside => return Ok(Entered::Elsewhere),
+        Whereabouts::Unknown => {}
+    }
+    let is_removed = matches!(tree::read(&root, place.parent())?, Entry::RemovedDir);
+    Ok(if is_removed { Entered::NoDirectory } else { Entered::Yes })
+}
+
+/// Enters a new file in journal and overlay, in place of a pending file or of none. A process that
+/// is killed between record and link leaves an empty file without writers, which the agent
+/// publishes as the record says.
+fn enter(place: &mut Place, file: &Staged, part: &Part, flags: u16, over: Option<&Staged>) -> Result<Entered, Errno> {
+    let root = &{ place.root };
     let journal = Journal::lock(root)?;
+    // Before the kernel is asked where the part file lies: a process that renames its directory
+    // after that finds the output root not quiet.
+    let _unquiet = Counting::unquiet(root);
+    match follow_part(place, part)? {
+        Entered::Yes => {}
+        other => return Ok(other),
+    }
     let mut before = tree::read(root, place.rel())?;
     if matches!(before, Entry::Directory) && listing::remove_empty(root, place.rel()) {
         // It was left where the PFS has none any more: the part file lies beside it.
@@ -328,7 +466,7 @@ fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Res
         (_, over) => over.is_none(),
     };
     if !is_as_seen {
-        return Ok(false);
+        return Ok(Entered::Changed);
     }
     let flags = flags | if matches!(before, Entry::Removed) { flag::PUBLISHED } else { 0 };
     let link = tree::prepare(place, &tree::file_text(file))?;
@@ -337,12 +475,12 @@ fn enter(place: &Place, file: &Staged, flags: u16, over: Option<&Staged>) -> Res
     if let Entry::Clean(clean) = before {
         drop_data(root, &clean.file);
     }
-    Ok(true)
+    Ok(Entered::Yes)
 }
 
 /// Replaces a pending file that is closed, and behind which other entries stand, by a new one of
 /// the same name.
-pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errno> {
+pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, Errno> {
     let mut data = place.root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?;
     let st = match kernel::lstat(data.c_str().ok_or(libc::ENAMETOOLONG)?) {
         // It was published and dropped a moment ago.
@@ -351,13 +489,4 @@ pub fn replace(place: &Place, how: Create, old: &Staged) -> Result<Created, Errn
     };
     let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid };
     admit(place, how, Some(&target), Some(old))
-}
-
-/// Removes a staged file that no entry needs any more.
-pub fn drop_data(root: &Root, file: &Staged) {
-    if let Some(mut path) = root.data(&file.name())
-        && let Some(path) = path.c_str()
-    {
-        let _ = kernel::unlink(path, 0);
-    }
 }

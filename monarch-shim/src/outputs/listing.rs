@@ -6,13 +6,14 @@ use super::journal::{About, Journal};
 use super::kernel;
 use super::place::Place;
 use super::roots::Root;
-use super::tree::{self, Entry};
+use super::tree::{self, Entry, drop_data};
 use crate::descriptor_path::path_of_fd;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::is_hidden;
+use monarch_abi::outputs::names::{self, Clean};
 use monarch_abi::outputs::record::{Op, flag};
-use monarch_abi::outputs::{is_hidden, names};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx;
@@ -206,8 +207,50 @@ pub fn move_directory(journal: &Journal<'_>, from: &Place, to: &Place) -> Result
     remove_empty(&to.root, to.rel());
     let (mut a, mut b) = (from.in_tree()?, to.in_tree()?);
     let (a, b) = (a.c_str().ok_or(libc::ENAMETOOLONG)?, b.c_str().ok_or(libc::ENAMETOOLONG)?);
+    if tree::has_dir(&to.root, to.rel()) {
+        // Other processes have made names there since it was renamed on the PFS.
+        return merge_directory(journal, &to.root, from.rel(), to.rel());
+    }
     note_moved(journal, &to.root, from.rel(), to.rel())?;
     kernel::rename(a, b)
+}
+
+/// Moves what a directory of the overlay has into another one. What that has of the same name came
+/// later, and stays.
+#[cold]
+#[inline(never)]
+fn merge_directory(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -> Result<()> {
+    let dir = open_dir(root.in_tree(from))?;
+    each(dir.0, |name| {
+        let (old, new) = (child(from, name.name)?, child(to, name.name)?);
+        if name.kind == libc::DT_DIR {
+            if tree::has_dir(root, new.get()) {
+                return merge_directory(journal, root, old.get(), new.get());
+            }
+            note_moved(journal, root, old.get(), new.get())?;
+            return move_link(root, old.get(), new.get());
+        }
+        let entry = tree::read(root, old.get())?;
+        if matches!(tree::read(root, new.get())?, Entry::Nothing) {
+            if let Entry::File(file) = &entry {
+                journal.append(Op::Rename, About { id: file.id, flags: flag::PARENT }, old.get(), new.get())?;
+            }
+            return move_link(root, old.get(), new.get());
+        }
+        if let Entry::File(file) | Entry::Clean(Clean { file, .. }) = &entry {
+            drop_data(root, file);
+        }
+        let place = Place::at(*root, old.get()).ok_or(libc::ENAMETOOLONG)?;
+        tree::take(&place, &entry)
+    })?;
+    let mut path = root.in_tree(from).ok_or(libc::ENAMETOOLONG)?;
+    kernel::unlink(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::AT_REMOVEDIR)
+}
+
+/// Renames what the overlay has.
+fn move_link(root: &Root, from: &[u8], to: &[u8]) -> Result<()> {
+    let (mut a, mut b) = (root.in_tree(from).ok_or(libc::ENAMETOOLONG)?, root.in_tree(to).ok_or(libc::ENAMETOOLONG)?);
+    kernel::rename(a.c_str().ok_or(libc::ENAMETOOLONG)?, b.c_str().ok_or(libc::ENAMETOOLONG)?)
 }
 
 fn note_moved(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, GONE, Result};
 use super::barrier;
-use super::create::{drop_data, is_through};
+use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
@@ -10,7 +10,8 @@ use super::lookup::{Found, lookup};
 use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
-use super::tree::{self, Entry};
+use super::tree::{self, Entry, drop_data};
+use super::whereabouts::HeldParent;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{self, Staged};
@@ -180,6 +181,15 @@ fn waits(place: &Place) -> Result<bool> {
     Ok(may_change_directory(place).is_ok())
 }
 
+/// How often a directory that is to be removed is looked at without the lock of the journal, while
+/// other processes append to it. The last time it is looked at with it: they wait for the PFS then.
+const MAX_LOOKS: usize = 4;
+
+/// The answer of rmdir(2) of a directory that is not empty.
+fn not_empty(below: &listing::Below) -> Result<Answer<()>> {
+    if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) }
+}
+
 /// rmdir(2).
 pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     let root = place.root;
@@ -194,26 +204,47 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         return Ok(Answer::Plain);
     }
     place.is_dir_path = false;
-    match entry_at(place)? {
-        Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
-        Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
-        Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
-    }
-    let below = listing::below(place)?;
-    if !below.is_empty {
-        return if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) };
-    }
-    // While something is pending, the PFS may have names there that the job does not see: part
-    // files, and files that are just being published or removed.
-    if !below.hides_names && !root.map.may_be_overtaken() {
-        return Ok(Answer::Plain);
-    }
-    may_change_directory(place)?;
-    // A mount point: the kernel says so.
-    if kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?) {
-        return Ok(Answer::Plain);
-    }
-    let journal = Journal::lock(&root)?;
+    let mut looks = 1;
+    let journal = loop {
+        let seen = root.state().seq.load(Ordering::Acquire);
+        match entry_at(place)? {
+            Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
+            Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+            Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
+        }
+        let below = listing::below(place)?;
+        if !below.is_empty {
+            return not_empty(&below);
+        }
+        // While something is pending, the PFS may have names there that the job does not see: part
+        // files, and files that are just being published or removed.
+        if !below.hides_names && !root.map.may_be_overtaken() {
+            return Ok(Answer::Plain);
+        }
+        may_change_directory(place)?;
+        // A mount point: the kernel says so.
+        if kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?) {
+            return Ok(Answer::Plain);
+        }
+        let journal = Journal::lock(&root)?;
+        // A file may have been entered there meanwhile, and even published.
+        if root.state().seq.load(Ordering::Acquire) == seen {
+            break journal;
+        }
+        if looks == MAX_LOOKS {
+            match tree::read(&root, place.rel())? {
+                Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
+                Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
+                Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
+            }
+            let below = listing::below(place)?;
+            if !below.is_empty {
+                return not_empty(&below);
+            }
+            break journal;
+        }
+        looks += 1;
+    };
     // Something else has got the name meanwhile, or had it before: it is published first.
     let Ok(link) = tree::prepare_remove_dir(place) else {
         drop(journal);
@@ -283,11 +314,13 @@ pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
             return Ok(Answer::Plain);
         }
     }
-    if matches!(tree::read(&root, place.parent())?, Entry::RemovedDir) {
-        return Err(libc::ENOENT);
-    }
+    let dir = HeldParent::of(place)?;
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
+    if !dir.is_at(place)? {
+        // The kernel says where it is.
+        return Ok(Answer::Plain);
+    }
     let entry = tree::read(&root, place.rel())?;
     match &entry {
         // Its file was removed by others.

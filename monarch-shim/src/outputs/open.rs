@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
-use super::create::{Create, Created, NOT_PASSED_ON, create, drop_data, replace};
+use super::create::{Create, Created, NOT_PASSED_ON, create, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
 use super::kernel;
@@ -10,7 +10,7 @@ use super::listing;
 use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::roots::Root;
-use super::tree::{self, Entry};
+use super::tree::{self, Entry, drop_data};
 use core::ffi::c_int;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
@@ -64,7 +64,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::File(file) => match truncate(place, file, how)? {
                 Created::Fd(fd) => return Ok(Answer::Done(fd)),
                 Created::Again => continue,
-                Created::Through => return through(place),
+                Created::Through | Created::Unstaged => return through(place),
             },
             Entry::Symlink(_) => return Err(libc::ELOOP),
             Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
@@ -77,6 +77,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         match create(place, how, &entry)? {
             Created::Fd(fd) => return Ok(Answer::Done(fd)),
             Created::Again => {}
+            Created::Unstaged => return through(place),
             Created::Through => {
                 return match entry {
                     Entry::Removed => through(place),
@@ -89,7 +90,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             }
         }
     }
-    Ok(Answer::Plain)
+    through(place)
 }
 
 /// Whether a directory of the overlay was left where the PFS has none any more, and is gone now.
@@ -192,8 +193,8 @@ pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
 
 /// Opens a pending file that is truncated. The staged file is used again if no other entry needs
 /// what it holds: it is being written, or closing it was the last entry.
-fn truncate(place: &Place, file: &Staged, how: Create) -> Result<Created> {
-    let root = &place.root;
+fn truncate(place: &mut Place, file: &Staged, how: Create) -> Result<Created> {
+    let root = &{ place.root };
     let is_last = |root: &Root| {
         let state = root.state();
         state.is_last_closed(file.id) && !state.is_publishing(file.id)

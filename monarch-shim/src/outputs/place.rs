@@ -184,6 +184,21 @@ impl Place {
         self.root.on_pfs(self.parent()).ok_or(libc::ENAMETOOLONG)
     }
 
+    /// The same name in another directory of its output root.
+    pub fn move_to_dir(&mut self, dir: &[u8]) -> Result<(), Errno> {
+        let mut rel = PathBuffer::front();
+        let all = || {
+            rel.append(dir)?;
+            if !dir.is_empty() {
+                rel.append(b"/")?;
+            }
+            rel.append(self.name())?;
+            Some(rel)
+        };
+        self.rel = all().ok_or(libc::ENAMETOOLONG)?;
+        Ok(())
+    }
+
     /// Makes the path of its directory that of the kernel, which follows links: whether that is
     /// another one than before. An error is that of the directory.
     pub fn follow_parent(&mut self) -> Result<bool, Errno> {
@@ -232,7 +247,7 @@ pub fn real_path(path: &[u8]) -> Option<PathBuffer> {
 
 /// Appends the components of a path without doubled slashes and dots; separated by slashes from
 /// each other, and from what is there unless that is empty or ends with one.
-fn append_plain(out: &mut PathBuffer, path: &[u8]) -> Option<()> {
+pub fn append_plain(out: &mut PathBuffer, path: &[u8]) -> Option<()> {
     for part in path.split(|&c| c == b'/').filter(|part| !part.is_empty() && *part != b".") {
         if !matches!(out.get().last(), None | Some(b'/')) {
             out.append(b"/")?;

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
-use super::create::{drop_data, is_through};
+use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::listing;
@@ -10,8 +10,9 @@ use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_q
 use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
 use super::roots::{self, Root};
-use super::tree::{self, Entry};
-use core::sync::atomic::Ordering;
+use super::tree::{self, Entry, drop_data};
+use super::whereabouts::HeldParent;
+use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{self, Op, flag};
@@ -24,6 +25,9 @@ pub enum After {
     Nothing,
     /// The overlay moves along.
     Move(Place, Target),
+    /// Nothing, if there is still nothing that is not as the PFS has it: else the overlay moves
+    /// along.
+    Quiet(Place, Place),
     /// The first name is not Monarch's any more, and something else has the second one.
     Cross(Option<Place>, Option<Target>),
 }
@@ -67,7 +71,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     }
     let root = from.root;
     if is_quiet(&root) {
-        return Ok((Answer::Plain, After::Nothing));
+        return Ok((Answer::Plain, After::Quiet(from, to)));
     }
     let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
     (from.is_dir_path, to.is_dir_path) = (false, false);
@@ -213,9 +217,9 @@ fn leave(root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// What the PFS has at the name that a rename gives, whose directory is followed and may be
+/// What the PFS has at the name that a rename gives, whose directory is followed, held, and may be
 /// changed.
-fn look_at_target(to: &mut Place) -> Result<Option<libc::stat64>> {
+fn look_at_target(to: &mut Place) -> Result<(HeldParent, Option<libc::stat64>)> {
     let root = to.root;
     if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
         match to.follow_parent() {
@@ -223,13 +227,14 @@ fn look_at_target(to: &mut Place) -> Result<Option<libc::stat64>> {
             followed => followed.map(|_| ())?,
         }
     }
+    let dir = HeldParent::of(to)?;
     let there = match on_pfs(to) {
         Ok(st) => Some(st),
         Err(libc::ENOENT) => None,
         Err(e) => return Err(e),
     };
     may_change_directory(to)?;
-    Ok(there)
+    Ok((dir, there))
 }
 
 /// The target of the symbolic link that a name is, pending or on the PFS.
@@ -249,11 +254,14 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     let root = from.root;
     let Some(target) = link_target(from, source)? else { return Ok(false) };
     let target = target.get();
-    let there = look_at_target(to)?;
+    let (dir, there) = look_at_target(to)?;
     if from.parent() != to.parent() {
         may_change_directory(from)?;
     }
     let journal = Journal::lock(&root)?;
+    if !dir.is_at(to)? {
+        return Ok(false);
+    }
     let is_same = match (tree::read(&root, from.rel())?, source) {
         (Entry::Symlink(now), Entry::Symlink(_)) => now.get() == target,
         (Entry::Nothing, Entry::Nothing) => true,
@@ -312,13 +320,16 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
 /// Renames a pending file; `false` if it is none any more.
 fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
     let root = from.root;
-    let there = look_at_target(to)?;
+    let (dir, there) = look_at_target(to)?;
     if from.parent() != to.parent() {
         may_change_directory(from)?;
     }
     let was_published = on_pfs(from).is_ok();
     let journal = Journal::lock(&root)?;
     let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
+    if !dir.is_at(to)? {
+        return Ok(false);
+    }
     let replaced = tree::read(&root, to.rel())?;
     let is_there = match &replaced {
         Entry::Nothing | Entry::Directory | Entry::Clean(_) => there.is_some(),
@@ -370,6 +381,12 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
 pub fn renamed(after: After, is_done: bool) -> Result<()> {
     match after {
         After::Nothing => Ok(()),
+        After::Quiet(from, to) => {
+            // (An order with what the kernel says of names: a file that was entered where it was
+            // before the rename counts already.)
+            fence(Ordering::SeqCst);
+            if is_done && !is_quiet(&from.root) { entered_meanwhile(from, to) } else { Ok(()) }
+        }
         After::Cross(from, mut to) => {
             let ended = to.as_mut().map_or(Ok(()), |to| to.end(is_done));
             if let (true, Some(from)) = (is_done, from) {
@@ -382,14 +399,28 @@ pub fn renamed(after: After, is_done: bool) -> Result<()> {
             if !is_done {
                 return Ok(());
             }
-            let to = &target.place;
-            let journal = Journal::lock(&from.root)?;
-            match tree::read(&from.root, from.rel())? {
-                Entry::Clean(_) => tree::move_to(&from, to, &Entry::Nothing),
-                // Files that are open in a directory that was renamed keep their places by number.
-                Entry::Directory => listing::move_directory(&journal, &from, to),
-                _ => Ok(()),
-            }
+            moved_along(&from, &target.place)
         }
     }
+}
+
+/// After a plain rename: the overlay moves along.
+fn moved_along(from: &Place, to: &Place) -> Result<()> {
+    let journal = Journal::lock(&from.root)?;
+    match tree::read(&from.root, from.rel())? {
+        Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing),
+        // Files that are open in a directory that was renamed keep their places by number.
+        Entry::Directory => listing::move_directory(&journal, from, to),
+        _ => Ok(()),
+    }
+}
+
+/// After the plain rename of a directory in which files were entered since it began.
+#[cold]
+#[inline(never)]
+fn entered_meanwhile(mut from: Place, mut to: Place) -> Result<()> {
+    from.follow_parent()?;
+    to.follow_parent()?;
+    let is_directory = matches!(tree::read(&from.root, from.rel())?, Entry::Directory);
+    if is_directory && from.root.staging() == to.root.staging() { moved_along(&from, &to) } else { Ok(()) }
 }

@@ -4,9 +4,10 @@ use super::dir_times;
 use super::kernel::{self, Errno};
 use super::place::{Place, split};
 use super::roots::Root;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Clean, Link, Staged};
+use monarch_abi::outputs::state::State;
 use monarch_abi::outputs::{REMOVED_DIR, TREE};
 use monarch_guest::absolute::Absolute;
 
@@ -93,25 +94,61 @@ pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The difference that another link makes to the counters of the state.
-fn count(root: &Root, before: &Entry, is_there: bool, is_pending: bool) {
-    let state = root.state();
-    if is_first(&state.pending, before.is_pending(), is_pending) {
-        state.pending_since_ns.store(kernel::now_ns(), Ordering::Release);
-    }
-    is_first(&state.entries, before.is_there(), is_there);
+/// The difference that a change of a link makes to the counters of the state. They go up before the
+/// change, and down after it. A process that is killed in between leaves them too high: calls then
+/// look at the overlay, or wait, for nothing, until the agent counts again. Where they are too low,
+/// pending files would not be found.
+pub struct Counting {
+    state: &'static State,
+    before: Counted,
+    now: Counted,
+    is_changed: bool,
 }
 
-/// Counts one more or one less; whether there was none before.
-fn is_first(counter: &AtomicU64, before: bool, now: bool) -> bool {
-    match (before, now) {
-        (false, true) => counter.fetch_add(1, Ordering::AcqRel) == 0,
-        (true, false) => {
-            let less = |n: u64| n.checked_sub(1);
-            let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
-            false
+/// In which counters an entry counts.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    is_pending: bool,
+    is_there: bool,
+}
+
+impl Counting {
+    fn begin(root: &Root, before: &Entry, now: Counted) -> Self {
+        let before = Counted { is_pending: before.is_pending(), is_there: before.is_there() };
+        let state = root.state();
+        // (An order with what the kernel says of names: see `rename::renamed`.)
+        if now.is_pending && !before.is_pending && state.pending.fetch_add(1, Ordering::SeqCst) == 0 {
+            state.pending_since_ns.store(kernel::now_ns(), Ordering::Release);
         }
-        _ => false,
+        if now.is_there && !before.is_there {
+            state.entries.fetch_add(1, Ordering::SeqCst);
+        }
+        Self { state, before, now, is_changed: false }
+    }
+
+    /// Counts an entry more until the value is dropped, so that the output root is not quiet.
+    pub fn unquiet(root: &Root) -> Self {
+        Self::begin(root, &Entry::Nothing, Counted { is_pending: false, is_there: true })
+    }
+
+    /// The link was changed.
+    fn end(mut self) {
+        self.is_changed = true;
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let (old, new) = if self.is_changed { (self.before, self.now) } else { (self.now, self.before) };
+        let less = |n: u64| n.checked_sub(1);
+        for (counter, counts_no_more) in [
+            (&self.state.pending, old.is_pending && !new.is_pending),
+            (&self.state.entries, old.is_there && !new.is_there),
+        ] {
+            if counts_no_more {
+                let _ = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+            }
+        }
     }
 }
 
@@ -167,8 +204,10 @@ impl NewLink<'_> {
     pub fn put(mut self, before: &Entry) -> Result<(), Errno> {
         let mut path = self.place.in_tree()?;
         let beside = self.beside.c_str().ok_or(libc::ENAMETOOLONG)?;
+        let now = Counted { is_pending: self.is_pending, is_there: true };
+        let counting = Counting::begin(&self.place.root, before, now);
         kernel::rename(beside, path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
-        count(&self.place.root, before, true, self.is_pending);
+        counting.end();
         Ok(())
     }
 }
@@ -177,8 +216,9 @@ impl NewLink<'_> {
 pub fn take(place: &Place, before: &Entry) -> Result<(), Errno> {
     if before.is_there() {
         let mut path = place.in_tree()?;
+        let counting = Counting::begin(&place.root, before, Counted::default());
         kernel::unlink(path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
-        count(&place.root, before, false, false);
+        counting.end();
     }
     Ok(())
 }
@@ -193,8 +233,9 @@ pub fn move_to(from: &Place, to: &Place, replaced: &Entry) -> Result<(), Errno> 
     make_parents(&to.root, to.rel())?;
     let (mut a, mut b) = (from.in_tree()?, to.in_tree()?);
     let (a, b) = (a.c_str().ok_or(libc::ENAMETOOLONG)?, b.c_str().ok_or(libc::ENAMETOOLONG)?);
+    let counting = Counting::begin(&to.root, replaced, Counted::default());
     kernel::rename(a, b)?;
-    count(&to.root, replaced, false, false);
+    counting.end();
     Ok(())
 }
 
@@ -215,9 +256,10 @@ pub fn prepare_remove_dir(place: &Place) -> Result<Absolute, Errno> {
 /// Says of a directory that the job has removed it, by a link at a path that was prepared. With the
 /// lock held.
 pub fn remove_dir(place: &Place, mut link: Absolute) -> Result<(), Errno> {
+    let counting = Counting::begin(&place.root, &Entry::Nothing, Counted { is_pending: true, is_there: true });
     kernel::symlink(c"-", link.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    counting.end();
     dir_times::changed(&place.root, place.parent());
-    count(&place.root, &Entry::Nothing, true, true);
     Ok(())
 }
 
@@ -229,4 +271,13 @@ pub fn path(root: &Root) -> Option<Absolute> {
 /// The text of the link of a staged file.
 pub fn file_text(file: &Staged) -> [u8; 1 + names::STAGED_LEN] {
     names::file_text(file)
+}
+
+/// Removes a staged file that no entry needs any more.
+pub fn drop_data(root: &Root, file: &Staged) {
+    if let Some(mut path) = root.data(&file.name())
+        && let Some(path) = path.c_str()
+    {
+        let _ = kernel::unlink(path, 0);
+    }
 }

@@ -346,3 +346,24 @@ fn a_create_beyond_what_may_be_pending_is_told_of_a_quota() {
 fn a_create_that_waits_for_room_is_told_of_a_quota() {
     refused(true);
 }
+
+#[test]
+fn a_marker_that_cannot_be_staged_does_not_overtake_its_data() {
+    let w = Outputs::new();
+    let job = w.program("corners/unstaged.py");
+    let direct = w.direct(&job);
+    assert!(direct.ended.text().contains("## end"), "the program failed: {}", direct.ended.errors());
+    if !is_built() {
+        return;
+    }
+    w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(PART_OPS).path(PARTS)).unwrap();
+    let mut running = w.start(&job);
+    running.until_written("marker\n");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!w.published().join("marker").exists(), "the PFS has the marker before its data");
+    w.pfs().clear().unwrap();
+    let ended = running.end().good();
+    assert_same(&direct.ended, &ended);
+    let differ = differences(&direct.tree, &tree(&w.published()));
+    assert!(differ.is_empty(), "another tree:\n{}", differ.join("\n"));
+}

@@ -1,0 +1,77 @@
+//! Where what was opened below an output root lies by now, while others rename and remove
+//! directories.
+
+use super::kernel::{self, Errno};
+use super::place::{Place, append_plain};
+use super::roots::{self, Root};
+use super::tree::{self, Entry};
+use crate::descriptor_path::path_even_if_removed;
+use core::ffi::c_int;
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::sys::{self, Fd};
+
+/// Where an open file or directory lies by now. The kernel knows that without asking the PFS, and
+/// learns at once what processes of this node rename and remove.
+pub enum Whereabouts {
+    /// It does not say.
+    Unknown,
+    /// Nowhere: it was removed.
+    Removed,
+    /// In no output root, or in another one.
+    Outside,
+    /// At this path relative to the output root.
+    At(PathBuffer),
+}
+
+/// Where an open file or directory lies by now that was opened below an output root.
+#[inline(never)]
+pub fn whereabouts(root: &Root, fd: c_int) -> Whereabouts {
+    const REMOVED: &[u8] = b" (deleted)";
+    let mut path = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    if unsafe { path.fill(|out| path_even_if_removed(fd, out)) }.is_none() {
+        return Whereabouts::Unknown;
+    }
+    if path.get().ends_with(REMOVED) {
+        // (The kernel may have forgotten the name only, and names may end like that, too.)
+        let is_removed = sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
+        return if is_removed { Whereabouts::Removed } else { Whereabouts::Unknown };
+    }
+    match roots::at(&root.ctx, path.get()) {
+        Some((now, rest)) if now.staging() == root.staging() => {
+            let mut rel = PathBuffer::front();
+            append_plain(&mut rel, rest).map_or(Whereabouts::Unknown, |()| Whereabouts::At(rel))
+        }
+        _ => Whereabouts::Outside,
+    }
+}
+
+/// The directory of a name that is about to be made, open since before it is looked at.
+pub struct HeldParent(Option<Fd>);
+
+impl HeldParent {
+    /// Opens the directory of a place; the output root itself need not be held.
+    pub fn of(place: &Place) -> Result<Self, Errno> {
+        if place.parent().is_empty() {
+            return Ok(Self(None));
+        }
+        let mut path = place.parent_on_pfs()?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0).map(|fd| Self(Some(fd)))
+    }
+
+    /// Whether it still is the directory of the place: it may have been renamed. An error is that
+    /// of a directory that was removed, here or on the PFS. With the lock of the journal held.
+    pub fn is_at(&self, place: &Place) -> Result<bool, Errno> {
+        let Some(fd) = &self.0 else { return Ok(true) };
+        if matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
+            return Err(libc::ENOENT);
+        }
+        match whereabouts(&place.root, fd.0) {
+            Whereabouts::Removed => Err(libc::ENOENT),
+            Whereabouts::Unknown => Ok(true),
+            Whereabouts::Outside => Ok(false),
+            Whereabouts::At(rel) => Ok(rel.get() == place.parent()),
+        }
+    }
+}
