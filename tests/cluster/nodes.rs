@@ -15,8 +15,6 @@ mod large;
 mod operator;
 #[path = "nodes/outputs.rs"]
 mod outputs;
-#[path = "nodes/secrets.rs"]
-mod secrets;
 #[path = "nodes/security.rs"]
 mod security;
 #[path = "nodes/slow.rs"]
