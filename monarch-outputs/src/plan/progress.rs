@@ -89,7 +89,7 @@ pub(super) fn commit(tables: &mut Tables, step: &Step) -> Committed {
                 // The part file has become the published file.
                 return Committed { names, file: None, visible: false };
             }
-            if file.copy != CopyState::Done {
+            if file.is_covered && file.copy != CopyState::Done {
                 // It was written again, and removed since: a second copy may have left a part file.
                 let part_dir = file.part_dir.clone();
                 tables.dropped.push(Dropped { staged: file.staged, part_dir, name: file.name.clone() });
