@@ -19,8 +19,6 @@ mod operator;
 mod outputs;
 #[path = "nodes/secrets.rs"]
 mod secrets;
-#[path = "nodes/secrets.rs"]
-mod secrets;
 #[path = "nodes/security.rs"]
 mod security;
 #[path = "nodes/slow.rs"]
