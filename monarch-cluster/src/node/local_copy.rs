@@ -210,7 +210,8 @@ impl LocalCopies {
                     return Some(read.map(Bytes::Read));
                 }
             }
-            if Instant::now() >= until {
+            let may_come = matches!(word.state(), State::Partial | State::Resident);
+            if !may_come || Instant::now() >= until {
                 return None;
             }
             monarch_abi::sys::futex_wait(&large.head.tick, tick, Some([0, PUBLISH_POLL_NS]));

@@ -202,6 +202,8 @@ impl RelayTable {
         let Some(relay) = relay else { return Turn::Here };
         let load = nodes.entry(relay).or_default();
         load.relayed += 1;
+        // (Those that are stuck do not count any more.)
+        load.active.retain(|(_, _, since)| now.saturating_duration_since(*since) < stall);
         load.active.push((asker, piece.1, now));
         Turn::Relay(relay)
     }

@@ -159,6 +159,7 @@ fn a_relay_has_few_transfers_at_a_time_and_one_that_is_stuck_does_not_count() {
     assert_eq!(w.turn(last, 2), Turn::Relay(1));
     w.pass(MAX_STALL);
     assert_eq!(w.turn(piece(1), 3), Turn::Relay(1), "two transfers are stuck");
+    assert_eq!(w.table.files[&FILE].nodes[&1].active.len(), 1);
 }
 
 #[test]
