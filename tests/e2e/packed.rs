@@ -125,7 +125,8 @@ fn a_tier_that_changes_from_lz4_to_zstd_serves_the_copies_of_both() {
     w.until("the index", |s| s.roots[0].state == "ready" && s.tiers[1].packed.files == 60);
     w.pfs().reset().unwrap();
     for kind in ["text", "csv", "array"] {
-        w.run(&w.python("packdata.py").args(["--read", "--rounds", "2", "--procs", "2"]).arg(w.root().join(kind))).good();
+        w.run(&w.python("packdata.py").args(["--read", "--rounds", "2", "--procs", "2"]).arg(w.root().join(kind)))
+            .good();
     }
     let counters = w.pfs().counters().unwrap();
     assert_eq!(counters.bytes_read, 0, "{counters:?} {}", w.log());
