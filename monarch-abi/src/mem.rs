@@ -141,13 +141,30 @@ impl<'a> Area<'a> {
     #[must_use]
     #[inline]
     pub fn get(&self, off: usize, n: usize) -> &'a [u8] {
-        if off > self.len || n > self.len - off {
-            return &[];
+        match self.part(off, n) {
+            Some(bytes) => bytes,
+            None => outside(),
+        }
+    }
+
+    /// [`Area::get`]; `None` if the bytes would not lie inside.
+    #[must_use]
+    #[inline]
+    pub fn part(&self, off: usize, n: usize) -> Option<&'a [u8]> {
+        if off.checked_add(n)? > self.len {
+            return None;
         }
         // SAFETY: in bounds, for 'a. What was published was written before and is not written
         // again; no reader asks for what was not published.
-        unsafe { core::slice::from_raw_parts(self.base.add(off), n) }
+        Some(unsafe { core::slice::from_raw_parts(self.base.add(off), n) })
     }
+}
+
+/// No bytes: of places beyond an area. Out of line, so that the other case is straight code.
+#[cold]
+#[inline(never)]
+const fn outside() -> &'static [u8] {
+    &[]
 }
 
 /// Length of the common prefix of two strings, eight bytes at a time.

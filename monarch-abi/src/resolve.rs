@@ -186,13 +186,33 @@ fn resolve_spelled<'a>(
 ) -> Result<Found<'a>, Miss> {
     let (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
     let rel = rest.get(1..).unwrap_or(&[]);
-    if let Some(entry) = segment.lookup(rel)
-        && !(follow && entry.record.is_link())
-        && !ctl.in_bypassed_range(number, entry.id)
-    {
+    if let Some(entry) = segment.lookup(rel).filter(|entry| may_answer(ctl, number, entry, follow)) {
         return Ok(Found { root, number, segment, entry });
     }
     walk(ctl, segs, root, (rest, spelled), follow)
+}
+
+/// Whether an entry with exactly the spelled path may answer.
+#[inline]
+fn may_answer(ctl: &ControlMap<'_>, segment: usize, entry: &Entry<'_>, follow: bool) -> bool {
+    let leads_on = follow && entry.record.is_link();
+    !leads_on && !ctl.in_bypassed_range(segment, entry.id)
+}
+
+/// [`resolve_in`] where one lookup of the path as it is spelled answers; otherwise `None`. In the
+/// code of its caller, for calls of which each instruction counts.
+#[must_use]
+#[inline(always)]
+pub fn resolve_as_spelled<'a>(
+    ctl: &ControlMap<'a>,
+    segs: &impl Segments<'a>,
+    root: usize,
+    rest: &[u8],
+    follow: bool,
+) -> Option<Found<'a>> {
+    let (number, segment) = segs.segment(root)?;
+    let entry = segment.lookup_inlined(rest.get(1..)?)?;
+    may_answer(ctl, number, &entry, follow).then_some(Found { root, number, segment, entry })
 }
 
 /// Absolute paths with `//`, `/./` or `/../` in front of a root. `..` is undone by spelling only

@@ -2,7 +2,7 @@
 
 use crate::hash::{CopyName, Stamp, path_hash};
 use crate::index::{Dir, Index, Record};
-use crate::state::{Slot, StateMap};
+use crate::state::{NO_ID, Slot, StateMap};
 use crate::word::{State, Word};
 use core::sync::atomic::Ordering;
 
@@ -40,14 +40,26 @@ impl Entry<'_> {
 impl<'a> Segment<'a> {
     /// The entry with exactly this relative path. An empty path is the root.
     #[must_use]
-    #[inline]
+    #[inline(never)]
     pub fn lookup(&self, rel: &[u8]) -> Option<Entry<'a>> {
+        self.lookup_inlined(rel)
+    }
+
+    /// [`Segment::lookup`] in the code of its caller, for calls of which each instruction counts.
+    #[must_use]
+    #[inline(always)]
+    pub fn lookup_inlined(&self, rel: &[u8]) -> Option<Entry<'a>> {
         let h = path_hash(self.index.header.seed, rel);
-        for slot in self.state.probe(h.fp >> 20) {
-            if slot.fp == h.fp {
-                let record = self.index.record(slot.id)?;
-                if record.check == h.check {
-                    return self.entry(slot, record);
+        for bucket in self.state.probe_buckets(h.fp >> 20) {
+            for slot in &bucket.slots {
+                if slot.fp == h.fp {
+                    // (An empty slot has no record.)
+                    let record = self.index.record(slot.id)?;
+                    if record.check == h.check {
+                        return self.entry(slot, record);
+                    }
+                } else if slot.id == NO_ID {
+                    return None;
                 }
             }
         }
@@ -101,7 +113,7 @@ impl<'a> Segment<'a> {
     /// The name of the copy of an entry's version. Further names of a hard-linked inode share the
     /// copy of the master.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn copy_name(&self, e: &Entry<'_>) -> CopyName {
         let check = if core::ptr::eq(e.slot, e.master) {
             e.record.check

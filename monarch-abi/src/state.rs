@@ -299,6 +299,20 @@ impl<'a> StateMap<'a> {
         self.buckets.get(n as usize / SLOTS)?.slots.get(n as usize % SLOTS)
     }
 
+    /// The buckets from the home bucket of `fp44` on; the first empty slot ends the search.
+    #[inline]
+    pub fn probe_buckets(&self, fp44: u64) -> impl Iterator<Item = &'a Bucket> + use<'a> {
+        let buckets = self.buckets;
+        let mut at = home_bucket(fp44, buckets.len() as u64) as usize;
+        let mut left = MAX_PROBES + 1;
+        core::iter::from_fn(move || {
+            let bucket = buckets.get(at)?;
+            left = left.checked_sub(1)?;
+            at = if at + 1 == buckets.len() { 0 } else { at + 1 };
+            Some(bucket)
+        })
+    }
+
     /// All slots from the home bucket of `fp44` to the end of its probe sequence.
     #[inline]
     pub fn probe(&self, fp44: u64) -> impl Iterator<Item = &'a Slot> + use<'a> {

@@ -3,6 +3,7 @@
 use crate::ctx::{self, Ctx};
 use crate::process::process;
 use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::demand::{self, Watch};
@@ -11,15 +12,22 @@ use monarch_abi::resolve::Found;
 use monarch_abi::word::Word;
 
 /// Where the copy of a resident file lies.
-#[inline]
+#[inline(never)]
 #[must_use]
-pub fn copy_path(
+pub fn copy_path(ctx: &Ctx, f: &Found<'static>, word: Word, out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>) -> bool {
+    copy_path_inlined(ctx, f, word, out)
+}
+
+/// [`copy_path`] in the code of its caller, for calls of which each instruction counts.
+#[inline(always)]
+#[must_use]
+pub fn copy_path_inlined(
     ctx: &Ctx,
     f: &Found<'static>,
     word: Word,
-    out: &mut core::mem::MaybeUninit<[u8; COPY_PATH_MAX]>,
+    out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>,
 ) -> bool {
-    let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
+    let Some(tier) = ctx.map.tier(word.tier()) else { return false };
     let base = ctx.map.str(&tier.path);
     let rel = f.segment.copy_name(&f.entry).rel_path();
     let known = process().tiers.load(Ordering::Relaxed) & 1 << word.tier() != 0;

@@ -31,8 +31,8 @@ mod trust;
 pub use files::{agent, hint_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
-pub use segments::{awaits_index, forked, give_up, knows_large, live, sync};
-pub use stem::{below, enter, enter_or};
+pub use segments::{awaits_index, forked, give_up, knows_large, live, may_have_large, sync};
+pub use stem::{Below, Glance, below, enter, enter_or, glance};
 pub use trust::{
     compare_again as places_compared, in_own_namespace, may_have_other_mounts, mounts_changed, place_changed,
     sees_another_mount, tell_mount_event,
@@ -97,6 +97,17 @@ pub fn for_outputs() -> Option<Ctx> {
     (map.ctl.outputs_len.load(Ordering::Acquire) != 0).then_some(Ctx { map, opening: false, below: 0 })
 }
 
+/// The control block, if the gate is seen to be open and there are no output roots.
+#[inline]
+fn seen_on() -> Option<&'static ControlMap<'static>> {
+    if process().gate.load(Ordering::Acquire) != ON {
+        return None;
+    }
+    // SAFETY: the gate opens after the constructor has found that it is mapped.
+    let map = unsafe { gate::control()? };
+    (map.ctl.outputs_len.load(Ordering::Acquire) == 0).then_some(map)
+}
+
 /// Whether the gate may be open, as far as a look at it shows.
 #[inline]
 #[must_use]
@@ -133,11 +144,17 @@ impl Ctx {
     /// Adds to a counter.
     #[inline]
     pub fn count(&self, what: Counter, by: u64) {
+        self.count_all([(what, by)]);
+    }
+
+    /// Adds to several counters.
+    #[inline]
+    pub fn count_all<const N: usize>(&self, what: [(Counter, u64); N]) {
         // The stack differs between threads, the kernel's randomisation between processes.
         let here = 0u8;
         let hint = &raw const here as usize;
         let group = gate::COUNTER_GROUP.load(Ordering::Relaxed);
-        self.map.count(group, hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
+        self.map.count_all(group, hint >> 12 ^ hint >> 20 ^ hint >> 28, what);
     }
 
     /// Whether the call at hand changes nothing: then what is not found is the kernel's to answer.

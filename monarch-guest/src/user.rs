@@ -24,15 +24,23 @@ static WRITABLE: Pages = [const { AtomicU64::new(0) }; SLOTS];
 /// Whether the page of `address` was seen in `table`; otherwise tests the eight bytes at `address`.
 #[inline]
 fn page_ok(table: &Pages, address: usize, test: fn(usize) -> bool) -> bool {
-    let (group, bit) = (address / PAGE / PAGES_PER_SLOT, 1 << (address / PAGE % PAGES_PER_SLOT));
-    let slot = &table[group % SLOTS];
-    let seen = slot.load(Ordering::Relaxed);
-    (seen >> 32 == group as u64 && seen & bit != 0) || test_page(slot, seen, group as u64, bit, address, test)
+    is_seen(table, address) || test_page(table, address, test)
+}
+
+/// Whether the page of `address` was seen in `table`.
+#[inline]
+fn is_seen(table: &Pages, address: usize) -> bool {
+    let (page, group) = (address / PAGE, address / PAGE / PAGES_PER_SLOT);
+    let seen = table[group % SLOTS].load(Ordering::Relaxed);
+    seen >> 32 == group as u64 && seen >> (page % PAGES_PER_SLOT) & 1 != 0
 }
 
 #[cold]
 #[inline(never)]
-fn test_page(slot: &AtomicU64, seen: u64, group: u64, bit: u64, address: usize, test: fn(usize) -> bool) -> bool {
+fn test_page(table: &Pages, address: usize, test: fn(usize) -> bool) -> bool {
+    let (group, bit) = ((address / PAGE / PAGES_PER_SLOT) as u64, 1 << (address / PAGE % PAGES_PER_SLOT));
+    let slot = &table[group as usize % SLOTS];
+    let seen = slot.load(Ordering::Relaxed);
     let ok = test(address);
     // Another group is replaced. Numbers above 2^32 (57-bit addresses) are tested each time.
     if ok && group <= u64::from(u32::MAX) {
@@ -73,6 +81,13 @@ fn sigprocmask(how: usize, set: usize, old: usize) -> isize {
     unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, [how, set, old, 8, 0, 0]) }
 }
 
+/// Whether an address may be the application's: the lowest page is never mapped, and addresses of
+/// the kernel have the top bit, which makes them negative here.
+#[inline]
+const fn is_plausible(address: usize) -> bool {
+    address.cast_signed() >= PAGE.cast_signed()
+}
+
 /// The bytes of a path, if the pointer is good and it is shorter than `PATH_MAX`.
 ///
 /// # Safety
@@ -81,8 +96,7 @@ fn sigprocmask(how: usize, set: usize, old: usize) -> isize {
 #[must_use]
 pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
     let start = p as usize;
-    // The lowest pages are never mapped; addresses of the kernel have the top bit.
-    if start < PAGE || start >> 63 != 0 || !page_ok(&READABLE, start, is_readable) {
+    if !is_plausible(start) || !page_ok(&READABLE, start, is_readable) {
         return None;
     }
     let mut len = 0usize;
@@ -113,7 +127,7 @@ pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
 pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
     let start = p as usize;
     let len = n.checked_mul(size_of::<T>()).filter(|&len| len <= 8 * PAGE)?;
-    if start < PAGE || start >> 63 != 0 || len == 0 || !start.is_multiple_of(align_of::<T>()) {
+    if !is_plausible(start) || len == 0 || !start.is_multiple_of(align_of::<T>()) {
         return None;
     }
     let mut at = start;
@@ -134,8 +148,7 @@ pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
 pub fn writable<T>(p: *mut T) -> bool {
     const { assert!(size_of::<T>() >= 8 && size_of::<T>() <= PAGE) };
     let (first, last) = (p as usize, (p as usize).wrapping_add(size_of::<T>() - 1));
-    first >= PAGE
-        && first >> 63 == 0
+    is_plausible(first)
         && last >= first
         && page_ok(&WRITABLE, first, test_write)
         && (first / PAGE == last / PAGE || page_ok(&WRITABLE, last, |last| test_write(last - 7)))
@@ -184,21 +197,51 @@ pub enum Beginning {
 #[must_use]
 pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
     let start = p as usize;
-    if start < PAGE || start >> 63 != 0 || start % PAGE + stem.len() > PAGE || !page_ok(&READABLE, start, is_readable) {
+    if !is_plausible(start) || start % PAGE + stem.len() > PAGE || !page_ok(&READABLE, start, is_readable) {
         return Beginning::Unknown;
     }
+    // SAFETY: by contract; the page was tested.
+    unsafe { compare_in_page(p, stem) }
+}
+
+/// [`compare`] that tests no page: of one that was not seen yet nothing is known.
+///
+/// # Safety
+/// That of [`path`].
+#[inline]
+#[must_use]
+pub unsafe fn compare_seen(p: *const c_char, stem: &[u8]) -> Beginning {
+    let start = p as usize;
+    // (The lowest page, and those of the kernel, are never seen.)
+    if start % PAGE + stem.len() > PAGE || !is_seen(&READABLE, start) {
+        return Beginning::Unknown;
+    }
+    // SAFETY: by contract; the page was tested.
+    unsafe { compare_in_page(p, stem) }
+}
+
+/// # Safety
+/// That of [`path`]; as many bytes as the stem has lie in a page that was tested.
+#[inline]
+unsafe fn compare_in_page(p: *const c_char, stem: &[u8]) -> Beginning {
     let (p, s) = (p.cast::<u8>(), stem.as_ptr());
     let mut at = 0;
     // SAFETY: the page was tested, and neither its end nor that of the stem is crossed.
     unsafe {
-        while at + 8 <= stem.len() {
-            let word = p.add(at).cast::<u64>().read_unaligned();
-            let differ = word ^ s.add(at).cast::<u64>().read_unaligned();
-            if differ != 0 {
-                let n = differ.trailing_zeros() / 8;
-                return Beginning::Differs(at + n as usize, (word >> (n * 8)) as u8);
+        if let Some(last) = stem.len().checked_sub(8) {
+            loop {
+                let word = p.add(at).cast::<u64>().read_unaligned();
+                let other = s.add(at).cast::<u64>().read_unaligned();
+                if word != other {
+                    let n = (word ^ other).trailing_zeros() / 8;
+                    return Beginning::Differs(at + n as usize, (word >> (n * 8)) as u8);
+                }
+                if at == last {
+                    return Beginning::Same;
+                }
+                // The last word overlaps with what was compared already.
+                at = last.min(at + 8);
             }
-            at += 8;
         }
         while at < stem.len() {
             let c = p.add(at).read();
@@ -220,10 +263,7 @@ pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
 pub unsafe fn begins_like_descriptor(p: *const c_char) -> bool {
     let start = p as usize;
     // SAFETY: the page was tested.
-    start >= PAGE
-        && start >> 63 == 0
-        && page_ok(&READABLE, start, is_readable)
-        && unsafe { begins_like_descriptor_in_page(p) }
+    is_plausible(start) && page_ok(&READABLE, start, is_readable) && unsafe { begins_like_descriptor_in_page(p) }
 }
 
 /// [`begins_like_descriptor`] for a path whose page was tested.
@@ -254,5 +294,65 @@ pub unsafe fn rest_in_page<'a>(p: *const c_char, len: usize) -> Option<&'a [u8]>
     unsafe {
         let n = libc::strnlen(p.add(len), room);
         (n < room).then(|| core::slice::from_raw_parts(p.cast(), len + n))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    /// A string at the end of a page, and the page is all that may be read.
+    fn at_the_end_of_a_page(text: &[u8]) -> *const c_char {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory, of which the second page is given up.
+        unsafe {
+            let base = libc::mmap(core::ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+            forget_pages(base as usize, 2 * PAGE);
+            let at = base.byte_add(PAGE - text.len() - 1).cast::<u8>();
+            at.copy_from_nonoverlapping(text.as_ptr(), text.len());
+            at.cast()
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "system calls")]
+    fn a_path_is_compared_with_stems_of_all_lengths_up_to_the_end_of_its_page() {
+        let text: Vec<u8> = (0..40).map(|i| b'a' + i % 23).collect();
+        for len in 0..=text.len() {
+            let path = at_the_end_of_a_page(&text[..len]);
+            // SAFETY: strings of this test.
+            let compared = |stem: &[u8]| unsafe { (compare(path, stem), compare_seen(path, stem)) };
+            // SAFETY: as above.
+            let first = unsafe { compare_seen(path, &text[..len]) };
+            assert!(matches!(first, Beginning::Unknown), "the page was not tested yet");
+            assert!(matches!(compared(&text[..len]), (Beginning::Same, Beginning::Same)), "{len}");
+            for at in 0..len {
+                let mut stem = text[..len].to_vec();
+                stem[at] = b'/';
+                // A later difference does not hide the first.
+                stem[len - 1] = b'/';
+                let (Beginning::Differs(n, c), Beginning::Differs(n2, c2)) = compared(&stem) else {
+                    panic!("{len}, {at}");
+                };
+                assert_eq!((n, c, n2, c2), (at, text[at], at, text[at]), "{len}");
+            }
+            assert!(matches!(compared(&[b'a'; PAGE]), (Beginning::Unknown, Beginning::Unknown)), "beyond the page");
+        }
+    }
+
+    #[test]
+    fn null_the_lowest_page_and_addresses_of_the_kernel_are_not_read() {
+        for address in [0, 1, PAGE - 1, usize::MAX, usize::MAX - PAGE, 1 << 63] {
+            let path = address as *const c_char;
+            // SAFETY: refused before they are read.
+            let (bytes, known, seen) = unsafe { (super::path(path), compare(path, b""), compare_seen(path, b"")) };
+            assert!(bytes.is_none(), "{address:x}");
+            assert!(matches!((known, seen), (Beginning::Unknown, Beginning::Unknown)), "{address:x}");
+        }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) use hook;
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(always)]
 unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract.
     unsafe { ctx::enter(ctx::get()?, path) }
@@ -93,7 +93,7 @@ unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
 ///
 /// # Safety
 /// As for [`user::path`].
-#[inline]
+#[inline(always)]
 unsafe fn enter_open<'a>(path: *const c_char, names: &mut bool) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract; the page is tested before the path is called outside.
     unsafe {

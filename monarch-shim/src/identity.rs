@@ -136,8 +136,15 @@ pub fn is_version_of_statx(ctx: &Ctx, f: &Found<'static>, st: &libc::statx) -> b
 }
 
 /// Seconds and nanoseconds of a time in nanoseconds.
+#[inline]
 const fn split(ns: i64) -> (i64, i64) {
-    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
+    const SECOND: u64 = 1_000_000_000;
+    if ns < 0 {
+        return (ns.div_euclid(SECOND.cast_signed()), ns.rem_euclid(SECOND.cast_signed()));
+    }
+    // (Without a sign the divisions take half the instructions.)
+    let ns = ns.cast_unsigned();
+    ((ns / SECOND).cast_signed(), (ns % SECOND).cast_signed())
 }
 
 /// Fills a stat buffer from an entry; `None` when the kernel has to answer. The state is not looked

@@ -42,11 +42,17 @@ pub fn locks_are_taken() {
     LOCKS.store(1, Ordering::Relaxed);
 }
 
-/// Whether a descriptor may be that of a large file.
+/// Whether reads of a descriptor may be answered here: of a large file, or of one that was moved to
+/// the PFS, which its hint says. Where there are no large files a descriptor without a hint is
+/// neither.
 #[inline]
 #[must_use]
 pub fn may_be(fd: c_int) -> bool {
-    ctx::is_on() && HINTS.get(fd as usize).is_none_or(|h| h.load(Ordering::Relaxed) != NONE)
+    match hint_of(fd) {
+        NONE => false,
+        UNKNOWN => ctx::may_have_large() && ctx::is_on(),
+        _ => ctx::is_on(),
+    }
 }
 
 /// [`may_be`] for calls that are rare: what was remembered may be about another file with this

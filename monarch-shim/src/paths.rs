@@ -13,7 +13,7 @@ use monarch_guest::sys;
 ///
 /// # Errors
 /// [`Miss`] says why the kernel has to answer.
-#[inline]
+#[inline(never)]
 pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
     if let Some((root, rest)) = ctx::below(ctx, path) {
         return resolve_in(ctx.map, ctx, root, rest, follow);

@@ -2,13 +2,15 @@
 //! everything else has a named reason to go to the PFS.
 
 use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
+use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::accesses::{Opened, Served as From};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome, Watch};
 use monarch_abi::resolve::{Found, Miss};
 use monarch_abi::word::{State, Word};
-use monarch_guest::copy_open::{Here, copy_path};
+use monarch_guest::copy_open::{Here, copy_path, copy_path_inlined};
 use monarch_guest::ctx::Ctx;
 use monarch_guest::guard::{self, Asked};
 
@@ -54,12 +56,12 @@ pub enum Use {
 }
 
 /// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's
-/// path.
-#[inline]
+/// path; `asked` is needed where files are looked at again.
+#[inline(always)]
 pub fn open_copy<T>(
     ctx: &Ctx,
     f: &Found<'static>,
-    asked: Asked,
+    asked: impl FnOnce() -> Asked,
     what: Use,
     mut open: impl FnMut(&CStr) -> Option<T>,
 ) -> Served<T> {
@@ -77,9 +79,9 @@ pub fn open_copy<T>(
         return open_locked(ctx, f, what);
     }
     if f.segment.state.guard.is_on() {
-        return open_guarded(ctx, f, asked, what, &mut open);
+        return open_guarded(ctx, f, asked(), what, &mut open);
     }
-    open_any(ctx, f, what, &mut |copy, _| open(copy))
+    open_any(ctx, f, what, &mut move |copy, _| open(copy))
 }
 
 /// Opens the copy of a file for reads past the page cache, if it is complete, or, of a small file,
@@ -165,9 +167,11 @@ fn open_guarded<T>(
 fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&CStr, Word) -> Option<T>) -> Served<T> {
     let word = f.entry.word();
     if word.state() == State::Resident {
-        if let Some(t) = try_copy(ctx, f, word, open) {
-            ctx.count(Counter::Hits, 1);
-            ctx.count(Counter::HitBytes, f.entry.record.size);
+        let mut path = MaybeUninit::uninit();
+        if copy_path_inlined(ctx, f, word, &mut path)
+            && let Some(t) = open(c_str(&path), word)
+        {
+            ctx.count_all([(Counter::Hits, 1), (Counter::HitBytes, f.entry.record.size)]);
             note(ctx, f, From::Tier);
             if word.is_watched() {
                 f.segment.state.touch(f.entry.master.id);
@@ -180,20 +184,22 @@ fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&
 }
 
 /// Opens the copy that a word speaks of.
-#[inline]
+#[inline(never)]
 fn try_copy<T>(
     ctx: &Ctx,
     f: &Found<'static>,
     word: Word,
     open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Option<T> {
-    let mut buf = core::mem::MaybeUninit::uninit();
-    if !copy_path(ctx, f, word, &mut buf) {
-        return None;
-    }
-    // SAFETY: copy_path wrote a string that ends with a NUL.
-    let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
-    open(path, word)
+    let mut path = MaybeUninit::uninit();
+    if copy_path(ctx, f, word, &mut path) { open(c_str(&path), word) } else { None }
+}
+
+/// The path that [`copy_path`] has written.
+#[inline]
+fn c_str(path: &MaybeUninit<[u8; COPY_PATH_MAX]>) -> &CStr {
+    // SAFETY: both callers have had it written, with a NUL behind it.
+    unsafe { CStr::from_ptr(path.as_ptr().cast()) }
 }
 
 /// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is
@@ -210,8 +216,7 @@ fn open_moved<T>(
         && now.state() == State::Resident
         && let Some(t) = try_copy(ctx, f, now, open)
     {
-        ctx.count(Counter::Hits, 1);
-        ctx.count(Counter::HitBytes, f.entry.record.size);
+        ctx.count_all([(Counter::Hits, 1), (Counter::HitBytes, f.entry.record.size)]);
         note(ctx, f, From::Tier);
         return Served::Copy(t);
     }

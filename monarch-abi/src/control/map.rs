@@ -100,11 +100,26 @@ impl<'a> ControlMap<'a> {
         self.strings.get(off as usize, len)
     }
 
+    /// [`ControlMap::string`]; `None` if it would not lie inside.
+    #[must_use]
+    #[inline]
+    pub fn string_part(&self, off: u32, len: usize) -> Option<&'a [u8]> {
+        self.strings.part(off as usize, len)
+    }
+
     /// The live roots.
     #[must_use]
     pub fn roots(&self) -> &'a [Root] {
         let n = self.ctl.roots_len.load(Ordering::Acquire) as usize;
         self.ctl.roots.get(..n).unwrap_or(&[])
+    }
+
+    /// One of the live roots.
+    #[must_use]
+    #[inline]
+    pub fn root(&self, number: usize) -> Option<&'a Root> {
+        let n = self.ctl.roots_len.load(Ordering::Acquire) as usize;
+        self.ctl.roots.get(number).filter(|_| number < n)
     }
 
     /// All spellings.
@@ -127,6 +142,14 @@ impl<'a> ControlMap<'a> {
     pub fn tiers(&self) -> &'a [Tier] {
         let n = self.ctl.tiers_len.load(Ordering::Acquire) as usize;
         self.ctl.tiers.get(..n).unwrap_or(&[])
+    }
+
+    /// One of the tiers.
+    #[must_use]
+    #[inline]
+    pub fn tier(&self, number: usize) -> Option<&'a Tier> {
+        let n = self.ctl.tiers_len.load(Ordering::Acquire) as usize;
+        self.ctl.tiers.get(number).filter(|_| number < n)
     }
 
     /// All segments, live or not.
@@ -212,9 +235,17 @@ impl<'a> ControlMap<'a> {
     /// Adds to a counter of a group, in the stripe that `hint` selects.
     #[inline]
     pub fn count(&self, group: usize, hint: usize, what: Counter, by: u64) {
-        let stripe = self.ctl.counters.get(group).and_then(|group| group.get(hint % STRIPES));
-        if let Some(v) = stripe.and_then(|s| s.values.get(what as usize)) {
-            v.fetch_add(by, Ordering::Relaxed);
+        self.count_all(group, hint, [(what, by)]);
+    }
+
+    /// Adds to several counters of a group, in the stripe that `hint` selects.
+    #[inline]
+    pub fn count_all<const N: usize>(&self, group: usize, hint: usize, what: [(Counter, u64); N]) {
+        let Some(stripe) = self.ctl.counters.get(group).and_then(|group| group.get(hint % STRIPES)) else { return };
+        for (what, by) in what {
+            if let Some(v) = stripe.values.get(what as usize) {
+                v.fetch_add(by, Ordering::Relaxed);
+            }
         }
     }
 

@@ -97,6 +97,13 @@ pub fn give_up(map: &ControlMap<'_>, root: usize) {
     }
 }
 
+/// Whether there may be large files: also while this process has not looked.
+#[inline]
+#[must_use]
+pub fn may_have_large() -> bool {
+    LARGE.load(Ordering::Relaxed) != 0 || SYNCED.load(Ordering::Relaxed) == 0
+}
+
 /// Whether there are large files, as far as this process has looked; it looks once at least.
 #[must_use]
 pub fn knows_large(map: &ControlMap<'_>) -> bool {
@@ -144,7 +151,7 @@ pub fn live(ctx: Ctx) -> impl Iterator<Item = (usize, usize, &'static Segment<'s
 }
 
 impl Segments<'static> for Ctx {
-    #[inline]
+    #[inline(always)]
     fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
         sync(self.map);
         let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
@@ -159,9 +166,10 @@ impl Segments<'static> for Ctx {
         // SAFETY: the flag says that it was written.
         let segment = unsafe { (*cell.segment.0.get()).assume_init_ref() };
         let closed = segment.state.header.bypassed.load(Ordering::Relaxed);
-        if (closed != 0 && !(self.opening && closed == OPENING))
-            || self.map.roots().get(root)?.bypassed.load(Ordering::Relaxed) != 0
-        {
+        if closed != 0 && !(self.opening && closed == OPENING) {
+            return None;
+        }
+        if self.map.root(root)?.bypassed.load(Ordering::Relaxed) != 0 {
             return None;
         }
         Some((number, segment))

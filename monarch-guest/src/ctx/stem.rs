@@ -5,6 +5,7 @@ use crate::user::{self, Beginning};
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::control::ControlMap;
 use monarch_abi::mem::common_prefix;
+use monarch_abi::resolve::{Found, resolve_as_spelled};
 
 /// What all spellings of the roots have in front: number of spellings << 48 | whether it is all
 /// there is << 47 | length << 32 | offset in the area of strings.
@@ -12,12 +13,85 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
+/// What the first bytes of a path show, as far as loads from memory do.
+pub enum Glance {
+    /// It leads outside of all roots; the page of these bytes was tested.
+    Outside,
+    /// It begins with the only spelling of the only root.
+    Below(Below),
+    /// It has to be entered ([`enter`]).
+    Unknown,
+}
+
+/// The beginning of a path: see [`Glance::Below`].
+#[derive(Clone, Copy)]
+pub struct Below {
+    map: &'static ControlMap<'static>,
+    len: usize,
+}
+
+impl Below {
+    /// The entry of the path, if its bytes end in the page that was tested and one lookup answers;
+    /// with the context and these bytes.
+    ///
+    /// # Safety
+    /// The value is that of [`glance`] for this path.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn find<'a>(
+        self,
+        path: *const core::ffi::c_char,
+        follow: bool,
+    ) -> Option<(Ctx, &'a [u8], Found<'static>)> {
+        // SAFETY: by contract.
+        let bytes = unsafe { user::rest_in_page(path, self.len)? };
+        let rest = bytes.get(self.len..).filter(|rest| rest.first() == Some(&b'/'))?;
+        let root = self.map.ctl.spellings.first()?.root.load(Ordering::Relaxed) as usize;
+        let ctx = Ctx { map: self.map, opening: false, below: self.len };
+        let found = resolve_as_spelled(self.map, &ctx, root, rest, follow)?;
+        Some((ctx, bytes, found))
+    }
+}
+
+/// The gate and a look at the first bytes of a path in one step, for calls that only read. No
+/// function is called, so that the caller has no registers to save where the path leads outside.
+/// Where there are output roots nothing is known: a path may lead below one.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline(always)]
+#[must_use]
+pub unsafe fn glance(path: *const core::ffi::c_char) -> Glance {
+    let Some(map) = super::seen_on() else { return Glance::Unknown };
+    let known = STEM.load(Ordering::Acquire);
+    let n = map.ctl.spellings_len.load(Ordering::Acquire);
+    let len = (known >> 32 & 0x7fff) as usize;
+    let Some(stem) = map.string_part(known as u32, len) else { return Glance::Unknown };
+    if known >> 48 != u64::from(n) {
+        return Glance::Unknown;
+    }
+    // SAFETY: by contract.
+    match unsafe { user::compare_seen(path, stem) } {
+        Beginning::Differs(at, c) if is_outside(stem, at, c) => Glance::Outside,
+        Beginning::Same if known & WHOLE != 0 => Glance::Below(Below { map, len }),
+        _ => Glance::Unknown,
+    }
+}
+
+/// Whether a path leads outside of all roots that has another byte `c` at `at` than all their
+/// spellings: unless that is the doubled slash or the dot of an odd spelling.
+#[inline]
+fn is_outside(stem: &[u8], at: usize, c: u8) -> bool {
+    let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
+    at > 0 && !odd
+}
+
 /// The context for a path that may lead below a root, and its bytes. `None` if the path cannot
 /// be read, or is absolute and leads outside of all roots.
 ///
 /// # Safety
 /// That of [`crate::user::path`].
-#[inline]
+#[inline(always)]
 pub unsafe fn enter<'a>(ctx: Ctx, path: *const core::ffi::c_char) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract.
     unsafe { enter_or(ctx, path, || {}) }
@@ -32,7 +106,7 @@ pub unsafe fn enter<'a>(ctx: Ctx, path: *const core::ffi::c_char) -> Option<(Ctx
 ///
 /// # Safety
 /// That of [`crate::user::path`].
-#[inline]
+#[inline(always)]
 pub unsafe fn enter_or<'a>(
     mut ctx: Ctx,
     path: *const core::ffi::c_char,
@@ -46,12 +120,9 @@ pub unsafe fn enter_or<'a>(
     // SAFETY: by contract.
     unsafe {
         match user::compare(path, stem) {
-            Beginning::Differs(at, c) => {
-                let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
-                if at > 0 && !odd {
-                    outside();
-                    return None;
-                }
+            Beginning::Differs(at, c) if is_outside(stem, at, c) => {
+                outside();
+                return None;
             }
             Beginning::Same if known & WHOLE != 0 => {
                 if let Some(bytes) = user::rest_in_page(path, len) {
@@ -77,7 +148,7 @@ fn find_stem(map: &ControlMap<'_>) -> u64 {
     // Another spelling may be hidden here or lead elsewhere one day, a root's real path does
     // not.
     let root = map.roots().get(first.root.load(Ordering::Relaxed) as usize);
-    let whole = all.len() == 1 && len == text.len() && root.is_some_and(|r| map.str(&r.path) == text);
+    let whole = all.len() == 1 && len > 0 && len == text.len() && root.is_some_and(|r| map.str(&r.path) == text);
     let found = (all.len() as u64) << 48
         | if whole { WHOLE } else { 0 }
         | (len as u64) << 32

@@ -61,11 +61,17 @@ fn ask_again(namespace: u32) {
 /// Whether what lies at the root's path in this process is what the agent serves.
 #[inline]
 pub(super) fn is_trusted(map: &ControlMap<'_>, root: usize) -> bool {
-    match process().trust.get(root).map(|t| t.load(Ordering::Acquire)) {
-        Some(TRUSTED) => true,
-        Some(TRUSTED_FOR_NOW | ANOTHER) => trust_again(map, root),
-        Some(_) => ask_trust(map, root),
-        None => false,
+    let Some(trust) = process().trust.get(root).map(|t| t.load(Ordering::Acquire)) else { return false };
+    trust == TRUSTED || is_trusted_after_look(map, root, trust)
+}
+
+/// [`is_trusted`] of a root about which something is to be asked.
+#[cold]
+#[inline(never)]
+fn is_trusted_after_look(map: &ControlMap<'_>, root: usize, trust: u32) -> bool {
+    match trust {
+        TRUSTED_FOR_NOW | ANOTHER => trust_again(map, root),
+        _ => ask_trust(map, root),
     }
 }
 

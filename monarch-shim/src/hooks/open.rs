@@ -10,45 +10,131 @@ use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
-use monarch_abi::resolve::Found;
+use monarch_abi::resolve::{Found, Miss};
 use monarch_guest::absent;
 use monarch_guest::copy_open::raw_open;
-use monarch_guest::ctx::Ctx;
+use monarch_guest::ctx::{self, Below, Ctx, Glance};
 use monarch_guest::errno;
 use monarch_guest::guard::Asked;
 use monarch_guest::sys::Fd;
+use monarch_guest::user;
 
-/// An open that only reads.
-#[inline]
-fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    let follow = flags & libc::O_NOFOLLOW == 0;
-    match find(ctx, dirfd, path, follow) {
-        Ok(f) => {
-            if flags & libc::O_NOATIME != 0 && !is_of_our_user(ctx, &f) {
-                return next();
-            }
-            let open = |copy: &CStr| {
-                test_cancel();
-                raw_open(copy, flags)
-            };
-            // A link with O_NOFOLLOW, a directory: the kernel's business.
-            match open_copy(ctx, &f, Asked::new(dirfd, path, follow), Use::Parts, open) {
-                Served::Copy(fd) => fd,
-                Served::Pfs => next(),
-                Served::Large(hint) => {
-                    let fd = next();
-                    crate::large::remember(fd, hint);
-                    fd
-                }
-            }
-        }
-        Err(miss) if absent::fails(ctx, dirfd, path, miss) => -1,
-        Err(miss) => {
-            count_miss(ctx, miss);
-            let fd = next();
-            if may_reopen(path) { reopened(ctx, fd, flags) } else { fd }
+/// What was done about an open that only reads.
+#[derive(Clone, Copy)]
+enum ReadOpen {
+    /// A descriptor of a copy; -1 if the open fails.
+    Done(isize),
+    /// The next function is to be called.
+    Next,
+    /// The same; the path leads outside of all roots.
+    Outside,
+    /// The same; the path may be the name of a descriptor.
+    OutsideByName,
+    /// The next function is to be called, with a path that may be the name of a descriptor.
+    ByName,
+    /// The next function is to be called, and its descriptor remembered as that of a large file.
+    Large(u64),
+}
+
+/// Opens the copy of what a path leads to, for reading. One function for all symbols.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+unsafe fn open_copy_of(dirfd: c_int, path: *const c_char, flags: c_int) -> ReadOpen {
+    // SAFETY: by contract.
+    unsafe {
+        match ctx::glance(path) {
+            // SAFETY: the page was tested.
+            Glance::Outside if user::begins_like_descriptor_in_page(path) => ReadOpen::OutsideByName,
+            Glance::Outside => ReadOpen::Outside,
+            Glance::Below(below) => open_below(below, dirfd, path, flags),
+            Glance::Unknown => open_entered(dirfd, path, flags),
         }
     }
+}
+
+/// [`open_copy_of`] for a path that begins with the spelling of a root, with all that a hit needs
+/// in its code.
+///
+/// # Safety
+/// That of [`Below::find`].
+#[inline(never)]
+unsafe fn open_below(below: Below, dirfd: c_int, path: *const c_char, flags: c_int) -> ReadOpen {
+    // SAFETY: by contract.
+    match unsafe { below.find(path, flags & libc::O_NOFOLLOW == 0) } {
+        Some((ctx, bytes, f)) => open_found(&ctx, &f, dirfd, bytes, flags),
+        // SAFETY: by contract.
+        None => unsafe { open_entered(dirfd, path, flags) },
+    }
+}
+
+/// [`open_copy_of`] for a path of which nothing is known.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+unsafe fn open_entered(dirfd: c_int, path: *const c_char, flags: c_int) -> ReadOpen {
+    // SAFETY: the application's pointer, tested before it is read. (Where nothing is created the
+    // mode means nothing.)
+    if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, 0) } {
+        return ReadOpen::Done(fd as isize);
+    }
+    let mut names = false;
+    // SAFETY: by contract.
+    let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
+        return if names { ReadOpen::OutsideByName } else { ReadOpen::Outside };
+    };
+    match find(&ctx, dirfd, bytes, flags & libc::O_NOFOLLOW == 0) {
+        Ok(f) => open_found(&ctx, &f, dirfd, bytes, flags),
+        Err(miss) => not_found(&ctx, dirfd, bytes, miss),
+    }
+}
+
+/// Opens the copy of an entry, which a path leads to.
+#[inline(always)]
+fn open_found(ctx: &Ctx, f: &Found<'static>, dirfd: c_int, path: &[u8], flags: c_int) -> ReadOpen {
+    if flags & libc::O_NOATIME != 0 && !is_of_our_user(ctx, f) {
+        return ReadOpen::Next;
+    }
+    let open = move |copy: &CStr| {
+        test_cancel();
+        raw_open(copy, flags)
+    };
+    match open_copy(ctx, f, || Asked::new(dirfd, path, flags & libc::O_NOFOLLOW == 0), Use::Parts, open) {
+        Served::Copy(fd) => ReadOpen::Done(fd as isize),
+        // A link with O_NOFOLLOW, a directory: the kernel's business.
+        Served::Pfs => ReadOpen::Next,
+        Served::Large(hint) => ReadOpen::Large(hint),
+    }
+}
+
+/// An open for reading of what the index does not have.
+#[cold]
+#[inline(never)]
+fn not_found(ctx: &Ctx, dirfd: c_int, path: &[u8], miss: Miss) -> ReadOpen {
+    if absent::fails(ctx, dirfd, path, miss) {
+        return ReadOpen::Done(-1);
+    }
+    count_miss(ctx, miss);
+    if may_reopen(path) { ReadOpen::ByName } else { ReadOpen::Next }
+}
+
+/// What is left to do after the next function was called for an open that only reads.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+unsafe fn opened_by_next(done: ReadOpen, dirfd: c_int, path: *const c_char, flags: c_int, fd: c_int) -> c_int {
+    match done {
+        // SAFETY: by contract.
+        ReadOpen::Outside | ReadOpen::OutsideByName if fd < 0 => return unsafe { missed(dirfd, path, flags) },
+        ReadOpen::OutsideByName | ReadOpen::ByName => return reopened_by(path, fd, flags),
+        ReadOpen::Large(hint) => crate::large::remember(fd, hint),
+        ReadOpen::Done(_) | ReadOpen::Next | ReadOpen::Outside => {}
+    }
+    fd
 }
 
 /// An open that reads past the page cache.
@@ -110,7 +196,7 @@ fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
 fn is_absent(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
     // (What makes a file without a name has flags of its own that may be refused.)
     let makes = libc::O_TMPFILE & !libc::O_DIRECTORY;
-    if flags & makes != 0 || monarch_guest::ctx::get().is_none() {
+    if flags & makes != 0 || ctx::get().is_none() {
         return false;
     }
     let follow = flags & libc::O_NOFOLLOW == 0;
@@ -253,34 +339,44 @@ unsafe fn open_any(
     mode: mode_t,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
+    if !only_reads(flags) {
+        // SAFETY: passed on.
+        return unsafe { open_other(dirfd, path, flags, mode, next) };
+    }
+    // SAFETY: the application's pointer, tested before it is read.
+    match unsafe { open_copy_of(dirfd, path, flags) } {
+        ReadOpen::Done(fd) => fd as c_int,
+        done => match (next(), done) {
+            (fd @ 0.., ReadOpen::Outside) => fd,
+            // SAFETY: passed on.
+            (fd, done) => unsafe { opened_by_next(done, dirfd, path, flags, fd) },
+        },
+    }
+}
+
+/// An open that may change something, or has flags that only the kernel can honour.
+#[cold]
+#[inline(never)]
+unsafe fn open_other(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
     // SAFETY: the application's pointer, tested before it is read.
     if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
         return fd;
     }
-    if only_reads(flags) {
-        let mut names = false;
-        // SAFETY: the application's pointer, tested before it is read.
-        let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
-            let fd = next();
-            return match names {
-                // SAFETY: passed on.
-                _ if fd < 0 => unsafe { missed(dirfd, path, flags) },
-                true => reopened_by(path, fd, flags),
-                false => fd,
-            };
-        };
-        serve(&ctx, dirfd, bytes, flags, next)
-    } else {
-        // SAFETY: as above.
-        let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
-            // SAFETY: passed on.
-            return unsafe { told(dirfd, path, flags, next) };
-        };
-        if flags & libc::O_DIRECT != 0 && only_reads(flags & !libc::O_DIRECT) {
-            return serve_direct(&ctx, dirfd, bytes, flags, next);
-        }
-        serve_other(&ctx, dirfd, bytes, flags, next)
+    // SAFETY: the application's pointer, tested before it is read.
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+        // SAFETY: passed on.
+        return unsafe { told(dirfd, path, flags, next) };
+    };
+    if flags & libc::O_DIRECT != 0 && only_reads(flags & !libc::O_DIRECT) {
+        return serve_direct(&ctx, dirfd, bytes, flags, next);
     }
+    serve_other(&ctx, dirfd, bytes, flags, next)
 }
 
 /// An open for reading that has failed: a link may lead to what is pending.
@@ -323,29 +419,29 @@ pub(super) fn without_links(flags: c_int, call: impl FnOnce() -> c_int) -> c_int
         return fd;
     }
     crate::foreign_changes::descriptor_changes(fd);
-    monarch_guest::ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
+    ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 const CWD: c_int = libc::AT_FDCWD;
 
 hook! { next;
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, || next(path, flags, mode)) }
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, || next(path, flags, mode)) }
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, move || next(path, flags, mode)) }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, mode, move || next(path, flags, mode)) }
     fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        open_any(dirfd, path, flags, mode, || next(dirfd, path, flags, mode))
+        open_any(dirfd, path, flags, mode, move || next(dirfd, path, flags, mode))
     }
     fn openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        open_any(dirfd, path, flags, mode, || next(dirfd, path, flags, mode))
+        open_any(dirfd, path, flags, mode, move || next(dirfd, path, flags, mode))
     }
-    fn creat(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, || next(path, mode)) }
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, || next(path, mode)) }
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, || next(path, flags)) }
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, || next(path, flags)) }
+    fn creat(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, move || next(path, mode)) }
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, mode, move || next(path, mode)) }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, move || next(path, flags)) }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, 0, move || next(path, flags)) }
     fn __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-        open_any(dirfd, path, flags, 0, || next(dirfd, path, flags))
+        open_any(dirfd, path, flags, 0, move || next(dirfd, path, flags))
     }
     fn __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-        open_any(dirfd, path, flags, 0, || next(dirfd, path, flags))
+        open_any(dirfd, path, flags, 0, move || next(dirfd, path, flags))
     }
 }

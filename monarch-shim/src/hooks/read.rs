@@ -15,10 +15,22 @@ use monarch_guest::ctx;
 use monarch_guest::errno;
 use monarch_guest::user;
 
+/// Reads by `read`; where that fails because of the copy, once more from the PFS.
+///
+/// What a second try needs is handed on by its address, so that it waits in memory during the
+/// first one, and not in registers, which this function would have to save for its caller.
 #[inline]
-fn retry(fd: c_int, result: ssize_t, again: impl FnOnce() -> ssize_t) -> ssize_t {
-    let failed = result < 0 && matches!(errno::errno(), libc::EIO | libc::EINVAL);
-    if failed && move_failing(fd).is_some() { again() } else { result }
+fn retry(fd: c_int, read: impl Fn() -> ssize_t) -> ssize_t {
+    let again = (fd, read);
+    let result = again.1();
+    if result < 0 { read_again(&again, result) } else { result }
+}
+
+#[cold]
+#[inline(never)]
+fn read_again((fd, read): &(c_int, impl Fn() -> ssize_t), result: ssize_t) -> ssize_t {
+    let failed = matches!(errno::errno(), libc::EIO | libc::EINVAL);
+    if failed && move_failing(*fd).is_some() { read() } else { result }
 }
 
 /// Moves a descriptor to the PFS whose copy cannot be read: the disk fails, or the file system of
@@ -66,7 +78,7 @@ macro_rules! chunks_or {
                 return done;
             }
         }
-        retry($fd, $next, || $next)
+        retry($fd, move || $next)
     }};
 }
 
@@ -93,13 +105,13 @@ hook! { next;
         if flags == 0 {
             return chunks_or!(fd, chunks::readv(fd, iov, n, at(off)), next(fd, iov, n, off, flags));
         }
-        retry(fd, next(fd, iov, n, off, flags), || next(fd, iov, n, off, flags))
+        retry(fd, move || next(fd, iov, n, off, flags))
     }
     fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
         if flags == 0 {
             return chunks_or!(fd, chunks::readv(fd, iov, n, at(off)), next(fd, iov, n, off, flags));
         }
-        retry(fd, next(fd, iov, n, off, flags), || next(fd, iov, n, off, flags))
+        retry(fd, move || next(fd, iov, n, off, flags))
     }
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t) -> ssize_t {
         // The check that the buffer is large enough is the next one's.
@@ -236,7 +248,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
     if done >= 0 || errno::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {
         return done;
     }
-    retry(from, done, || send(from, off))
+    if move_failing(from).is_some() { send(from, off) } else { done }
 }
 
 /// Whether a byte of a file cannot be read; the error may be that of what was written to.

@@ -12,7 +12,7 @@ use libc::stat64 as Stat;
 use monarch_abi::control::Counter;
 use monarch_abi::resolve::{Found, Miss};
 use monarch_guest::absent;
-use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::ctx::{self, Below, Ctx, Glance};
 use monarch_guest::errno;
 use monarch_guest::guard::{Asked, is_still};
 use monarch_guest::user;
@@ -21,7 +21,7 @@ const CWD: c_int = libc::AT_FDCWD;
 
 /// The entry for a metadata call, counted; or the result of a call about a name that is not there.
 /// `None`: the kernel answers.
-#[inline]
+#[inline(never)]
 pub(super) fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Result<Found<'static>, c_int>> {
     match find(ctx, dirfd, path, follow) {
         Ok(f) if is_current(&f) && is_still(ctx, &f, Asked::new(dirfd, path, follow)) => Some(Ok(f)),
@@ -42,31 +42,82 @@ unsafe fn by_path(
     follow: bool,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the application's pointers, tested before they are used.
-    if let Some(done) = unsafe { outputs::stat(dirfd, path, buf, follow) } {
-        return done;
-    }
-    let answer = || {
-        // SAFETY: the application's pointers, tested before they are used.
-        let (ctx, bytes) = unsafe { enter(path)? };
-        let f = match lookup(&ctx, dirfd, bytes, follow)? {
-            Ok(f) => f,
-            Err(failed) => return Some(failed),
-        };
-        if !user::writable(buf) {
-            return None;
-        }
-        // SAFETY: writable, as just tested.
-        fill_stat(&ctx, f.root, f.segment, f.entry.record, unsafe { &mut *buf })?;
-        ctx.count(Counter::Stats, 1);
-        Some(0)
-    };
     // A path may lead to an open copy, through `/proc/self/fd` and the like.
     // SAFETY: passed on.
-    answer().unwrap_or_else(|| unsafe {
-        let result = translate(next(), buf);
-        if result == 0 { 0 } else { missed(dirfd, path, buf, follow) }
-    })
+    unsafe {
+        stat_indexed(dirfd, path, buf, follow).unwrap_or_else(|| {
+            let result = translate(next(), buf);
+            if result == 0 { 0 } else { missed(dirfd, path, buf, follow) }
+        })
+    }
+}
+
+/// The answer of the index or of an output root. One function for all symbols.
+///
+/// # Safety
+/// As for [`user::path`]; the buffer may be written to.
+#[inline(never)]
+unsafe fn stat_indexed(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        match ctx::glance(path) {
+            Glance::Outside => None,
+            Glance::Below(below) => stat_below(below, dirfd, path, buf, follow),
+            Glance::Unknown => stat_entered(dirfd, path, buf, follow),
+        }
+    }
+}
+
+/// [`stat_indexed`] for a path that begins with the spelling of a root, with all that a hit needs
+/// in its code.
+///
+/// # Safety
+/// That of [`Below::find`]; the buffer may be written to.
+#[inline(never)]
+unsafe fn stat_below(below: Below, dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        let Some((ctx, bytes, f)) = below.find(path, follow) else { return stat_entered(dirfd, path, buf, follow) };
+        if is_current(&f) && is_still(&ctx, &f, Asked::new(dirfd, bytes, follow)) {
+            return stat_found(&ctx, &f, buf);
+        }
+        ctx.count(Counter::MetaKernel, 1);
+        None
+    }
+}
+
+/// [`stat_indexed`] for a path of which nothing is known.
+///
+/// # Safety
+/// As for [`user::path`]; the buffer may be written to.
+#[inline(never)]
+unsafe fn stat_entered(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> Option<c_int> {
+    // SAFETY: the application's pointers, tested before they are used.
+    unsafe {
+        if let Some(done) = outputs::stat(dirfd, path, buf, follow) {
+            return Some(done);
+        }
+        let (ctx, bytes) = enter(path)?;
+        match lookup(&ctx, dirfd, bytes, follow)? {
+            Ok(f) => stat_found(&ctx, &f, buf),
+            Err(failed) => Some(failed),
+        }
+    }
+}
+
+/// Fills the buffer from an entry.
+///
+/// # Safety
+/// The buffer may be written to.
+#[inline(always)]
+unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_int> {
+    if !user::writable(buf) {
+        return None;
+    }
+    // SAFETY: writable, as just tested.
+    fill_stat(ctx, f.root, f.segment, f.entry.record, unsafe { &mut *buf })?;
+    ctx.count(Counter::Stats, 1);
+    Some(0)
 }
 
 /// A `stat` that has failed: a link may lead to what is pending.

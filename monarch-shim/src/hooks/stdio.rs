@@ -250,7 +250,7 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
                 let stream = next(copy.as_ptr());
                 if stream.is_null() { None } else { Some(stream) }
             };
-            match open_copy(ctx, &f, Asked::new(CWD, path, true), Use::Whole, open) {
+            match open_copy(ctx, &f, || Asked::new(CWD, path, true), Use::Whole, open) {
                 Served::Copy(stream) => Some(stream),
                 Served::Pfs | Served::Large(_) => {
                     errno::set_errno(saved);
@@ -297,7 +297,7 @@ unsafe fn reopen_stream(
         return stream;
     };
     let open = |copy: &CStr| monarch_guest::copy_open::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
-    match open_copy(&ctx, &f, Asked::new(CWD, bytes, true), Use::Whole, open) {
+    match open_copy(&ctx, &f, || Asked::new(CWD, bytes, true), Use::Whole, open) {
         Served::Copy(fd) => {
             // The path of an open descriptor cannot vanish, whatever becomes of the copy's name.
             let stream = proc_path(fd).map_or(core::ptr::null_mut(), |p| next(p.as_ptr().cast()));
