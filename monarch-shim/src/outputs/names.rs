@@ -11,7 +11,7 @@ use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::HeldParent;
+use super::whereabouts::{HeldParent, settle_parent};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::names::{self, Staged};
@@ -190,6 +190,13 @@ fn not_empty(below: &listing::Below) -> Result<Answer<()>> {
     if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) }
 }
 
+/// Whether the kernel refuses to remove a directory, as it is a mount point. An error is that of the
+/// directory that has it.
+fn is_refused(place: &Place) -> Result<bool> {
+    may_change_directory(place)?;
+    Ok(kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?))
+}
+
 /// rmdir(2).
 pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     let root = place.root;
@@ -212,18 +219,18 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
             Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
             Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
         }
+        let may_be_queued = root.map.may_be_overtaken();
+        // Before the names, so that few calls of others fall between the look at them and the lock.
+        if may_be_queued && is_refused(place)? {
+            return Ok(Answer::Plain);
+        }
         let below = listing::below(place)?;
         if !below.is_empty {
             return not_empty(&below);
         }
         // While something is pending, the PFS may have names there that the job does not see: part
         // files, and files that are just being published or removed.
-        if !below.hides_names && !root.map.may_be_overtaken() {
-            return Ok(Answer::Plain);
-        }
-        may_change_directory(place)?;
-        // A mount point: the kernel says so.
-        if kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?) {
+        if !may_be_queued && (!below.hides_names || is_refused(place)?) {
             return Ok(Answer::Plain);
         }
         let journal = Journal::lock(&root)?;
@@ -300,10 +307,18 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
 
 /// symlink(2).
 pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
-    let root = place.root;
-    if is_quiet(&root) || place.rel().is_empty() || is_through(&root, place.name()) {
+    if is_quiet(&place.root) || place.rel().is_empty() || is_through(&place.root, place.name()) {
         return make(place);
     }
+    let answer = symlink_in_turn(place, target)?;
+    if matches!(answer, Answer::Plain) {
+        settle_parent(place);
+    }
+    Ok(answer)
+}
+
+fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
+    let root = place.root;
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {

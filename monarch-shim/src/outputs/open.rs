@@ -11,6 +11,7 @@ use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
+use super::whereabouts::settle_parent;
 use core::ffi::c_int;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
@@ -85,7 +86,10 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                         forget_clean(place)?;
                         Ok(Answer::Plain)
                     }
-                    _ => Ok(Answer::Plain),
+                    _ => {
+                        settle_parent(place);
+                        Ok(Answer::Plain)
+                    }
                 };
             }
         }

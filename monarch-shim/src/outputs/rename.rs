@@ -11,7 +11,7 @@ use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
 use super::roots::{self, Root};
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::HeldParent;
+use super::whereabouts::{HeldParent, settle_parent};
 use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::{self, Staged};
@@ -112,7 +112,12 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if exchanges && (is_file(&from) || is_file(&to)) {
         return Err(libc::EINVAL);
     }
+    // Another process has removed the directory since the call began.
+    if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir) {
+        return Err(libc::ENOENT);
+    }
     let target = Target::new(to, flags, Some(&from))?;
+    settle_parent(&target.place);
     Ok((Answer::Plain, After::Move(from, target)))
 }
 

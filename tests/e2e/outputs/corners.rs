@@ -5,6 +5,7 @@ use super::tree::{Tree, differences, tree};
 use super::world::{Drain, Outputs, PART_OPS, PARTS, is_built};
 use crate::harness::{Ended, Job, Running, assert_same};
 use slowfs::{FaultKind, FaultSpec, Op};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -366,4 +367,61 @@ fn a_marker_that_cannot_be_staged_does_not_overtake_its_data() {
     assert_same(&direct.ended, &ended);
     let differ = differences(&direct.tree, &tree(&w.published()));
     assert!(differ.is_empty(), "another tree:\n{}", differ.join("\n"));
+}
+
+/// Runs `races.py`: its calls come one after the other, and all of it is published.
+#[track_caller]
+fn one_after_the_other(w: &Outputs, calls: &[&str]) {
+    if !is_built() {
+        return;
+    }
+    let ended = w.start(&w.program("corners/races.py").args(calls)).end().good();
+    let text = ended.text();
+    assert!(text.contains("## end") && !text.contains("BAD"), "{calls:?}: {text}");
+    let saw: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("saw ")).collect();
+    let left = tree(&w.published());
+    let left: BTreeSet<&str> = left.keys().filter_map(|path| path.to_str()).filter(|path| !path.is_empty()).collect();
+    assert_eq!(saw, left, "{calls:?}");
+    w.clear();
+}
+
+fn slow_names() -> Outputs {
+    Outputs::plan(|plan| plan, |pfs| pfs.meta_latency(Duration::from_millis(5)))
+}
+
+#[test]
+fn a_file_that_is_created_in_a_directory_while_it_is_removed_blocks_nothing() {
+    let w = slow_names();
+    for calls in ["create,rmdir", "create,another,rmdir"] {
+        one_after_the_other(&w, &[calls, "40"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_created_in_a_directory_while_it_is_renamed_lies_where_it_is_then() {
+    let w = slow_names();
+    for calls in ["create,rename", "create,another,rename"] {
+        one_after_the_other(&w, &[calls, "40"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_renamed_into_a_directory_while_it_is_removed_or_renamed_blocks_nothing() {
+    let w = slow_names();
+    one_after_the_other(&w, &["move,rename", "40"]);
+    // What is renamed stays pending meanwhile.
+    let stall = FaultSpec::new(FaultKind::Stall(Some(Duration::from_millis(150))));
+    w.pfs().fault(stall.ops(PART_OPS).path(PARTS)).unwrap();
+    for calls in ["move,rmdir", "move,create,rmdir"] {
+        one_after_the_other(&w, &[calls, "20"]);
+    }
+}
+
+/// The rename of the directory begins while nothing is pending, and its answer takes a while.
+#[test]
+fn a_file_that_is_created_during_the_rename_of_its_directory_moves_along() {
+    let w = Outputs::plan(|plan| plan, |pfs| pfs.attr_ttl(Duration::from_secs(30)));
+    let stall = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(1))));
+    w.pfs().fault(stall.ops(&[Op::Rename]).path("out/d?")).unwrap();
+    one_after_the_other(&w, &["create,rename", "4", "0.9"]);
 }
