@@ -14,6 +14,7 @@ pub mod drain;
 pub mod errors;
 pub mod finder;
 pub mod journal;
+pub mod kept;
 pub mod keys;
 pub mod killed_creates;
 pub mod latency;

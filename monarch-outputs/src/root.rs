@@ -4,6 +4,7 @@ use crate::copy::{CopyContext, MayCopy};
 use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
 use crate::finder::Finder;
+use crate::kept;
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
 use crate::load::{Loaded, load};
@@ -52,7 +53,7 @@ pub struct RootOptions {
     pub may_copy: MayCopy,
     /// Whether published files are kept as clean copies.
     pub keeps_clean: bool,
-    /// Whether what lies behind a damaged record is given up.
+    /// Whether records behind damage in the journal are published, without the lost ones.
     pub is_salvage: bool,
     /// The other nodes of the job, with whose entries this root's are ordered.
     pub peers: Option<Arc<dyn OutputPeers>>,
@@ -106,6 +107,7 @@ impl RootDrain {
     ) -> Result<Self, OutputsError> {
         let staging = Arc::new(staging);
         let Loaded { planner, reader, log, clean } = load(&staging, options.is_salvage)?;
+        let kept = kept::list(staging.path()).map_err(OutputsError::io("read", staging.path()))?;
         let files: Vec<Staged> = planner.files().map(|file| file.staged).collect();
         let peers = options.peers.as_ref();
         let order = peers.map(|peers| NodeOrder::load(&staging, peers.me(), &planner)).transpose()?;
@@ -130,6 +132,11 @@ impl RootDrain {
             is_stopping: AtomicBool::new(false),
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, rate: 0 }),
         });
+        for kept in kept {
+            let note = format!("{}: {}", kept.shown(), kept.why());
+            tracing::warn!("outputs below {}: {note}", staging.info().root);
+            shared.view.backlog().note(note);
+        }
         let mut root = Self { staging, shared, finder: None, threads: Vec::new() };
         root.spawn(log, options)?;
         Ok(root)

@@ -121,7 +121,7 @@ impl PlanState {
         });
         match end {
             Ok(End::Limit) => {}
-            Ok(End::Torn) => return Err(fail(Errno::BADMSG)),
+            Ok(End::Torn | End::Newer) => return Err(fail(Errno::BADMSG)),
             Err(e) => return Err(fail(Errno::from_io_error(&e).unwrap_or(Errno::IO))),
         }
         self.follow();
