@@ -158,6 +158,25 @@ pub fn advice(errno: Errno) -> &'static str {
     }
 }
 
+/// What to do about an error of a file in the staging directory: the job's calls never get it.
+#[must_use]
+pub fn remedy_in_tier(errno: Errno) -> Remedy {
+    match remedy(errno) {
+        Remedy::Hold => Remedy::Tell,
+        other => other,
+    }
+}
+
+/// What a person can do about an error of a file in the staging directory.
+#[must_use]
+pub fn advice_in_tier(errno: Errno) -> &'static str {
+    match errno {
+        Errno::DQUOT | Errno::NOSPC => "free space on the tier's disk",
+        Errno::ROFS => "the tier's disk is mounted read-only",
+        _ => "the agent tries again; see whether the tier's disk works",
+    }
+}
+
 /// Longest pause between two attempts.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// First pause after a failure.

@@ -1,6 +1,7 @@
 //! The agent's log of what was published: it outlives agents, so that a restart knows what it has
 //! to do, and does nothing twice.
 
+use crate::ahead::{LOG_BYTES, keep_ahead};
 use crate::plan::Place;
 use monarch_abi::outputs::PUBLISHED;
 use rustix::fd::OwnedFd;
@@ -146,6 +147,7 @@ impl PublishedLog {
         let (entries, len) = (all[..known].to_vec(), (known * LEN) as u64);
         if flaw.is_none() {
             file.set_len(len).map_err(errno)?;
+            keep_ahead(&file, len, LOG_BYTES);
         }
         Ok(OpenedLog { log: Self { file, len }, entries, flaw })
     }
@@ -159,6 +161,7 @@ impl PublishedLog {
         self.file.write_all_at(&bytes, self.len).map_err(errno)?;
         rustix::fs::fdatasync(&self.file)?;
         self.len += bytes.len() as u64;
+        keep_ahead(&self.file, self.len, LOG_BYTES);
         Ok(())
     }
 
@@ -176,6 +179,7 @@ impl PublishedLog {
         rustix::fs::renameat(dir, NEW, dir, PUBLISHED)?;
         rustix::fs::fsync(dir)?;
         (self.file, self.len) = (file, LEN as u64);
+        keep_ahead(&self.file, self.len, LOG_BYTES);
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! One output root in use: its staging directory and its threads.
 
+use crate::ahead;
 use crate::copy::{CopyContext, MayCopy};
 use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
@@ -107,6 +108,7 @@ impl RootDrain {
     ) -> Result<Self, OutputsError> {
         let staging = Arc::new(staging);
         let Loaded { planner, reader, log, clean } = load(&staging, options.is_salvage)?;
+        ahead::keep_for(&staging);
         let kept = kept::list(staging.path()).map_err(OutputsError::io("read", staging.path()))?;
         let files: Vec<Staged> = planner.files().map(|file| file.staged).collect();
         let peers = options.peers.as_ref();
@@ -317,6 +319,7 @@ impl Shared {
             }
             let open = self.plan.lock().planner.open_files().map(|file| file.staged.id).collect();
             let is_busy = self.room.tick(&open);
+            ahead::keep_for(staging);
             std::thread::sleep(ROOM_TICK);
             if !is_busy && since.elapsed() > IDLE_ROOM_TICK {
                 staging.sleep(seen, IDLE_ROOM_TICK);
