@@ -7,12 +7,14 @@
 use crate::held_dir::HeldDir;
 use crate::private_dir;
 use crate::snapshot::{OutputStatus, PendingEntry, PendingState};
-use monarch_abi::outputs::names::Link;
+use monarch_abi::outputs::names::{Link, Staged};
 use monarch_abi::outputs::{DATA, OUTPUTS, REMOVED_DIR, TREE};
 use monarch_outputs::errors::OutputsError;
+use monarch_outputs::kept;
 use monarch_outputs::retire::retire;
 use monarch_outputs::status::MAX_NAMED_ENTRIES;
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -113,14 +115,25 @@ fn read_root(staging: &Path) -> Option<LeftRoot> {
 }
 
 fn status(staging: PathBuf, root: &LeftRoot) -> io::Result<OutputStatus> {
-    let mut left =
-        Left { data: staging.join(DATA), now: SystemTime::now(), status: OutputStatus::default(), dirs: Vec::new() };
+    let mut left = Left {
+        data: staging.join(DATA),
+        now: SystemTime::now(),
+        status: OutputStatus::default(),
+        dirs: Vec::new(),
+        named: HashSet::new(),
+    };
     let tree = staging.join(TREE);
     if tree.exists() {
         left.dirs.push(PathBuf::new());
     }
     while let Some(rel) = left.dirs.pop() {
         left.directory(&tree, &rel)?;
+    }
+    left.unnamed()?;
+    for kept in kept::list(&staging)? {
+        left.status.pending += 1;
+        left.status.pending_bytes += kept.bytes;
+        left.status.entries.push(kept.entry());
     }
     let mut entries = std::mem::take(&mut left.status.entries);
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.age_ms));
@@ -143,9 +156,28 @@ struct Left {
     status: OutputStatus,
     /// Directories of the overlay that are still to be read.
     dirs: Vec<PathBuf>,
+    /// Staged files that a link names.
+    named: HashSet<u64>,
 }
 
 impl Left {
+    /// Staged files that no link names: their links are lost, or an agent was killed before it
+    /// removed them. `recover` finds out.
+    fn unnamed(&mut self) -> io::Result<()> {
+        let dir = match std::fs::read_dir(&self.data) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            dir => dir?,
+        };
+        for entry in dir {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_named = Staged::parse(name.as_bytes()).is_none_or(|file| self.named.contains(&file.id));
+            let Some(meta) = entry.metadata().ok().filter(|meta| !is_named && meta.len() > 0) else { continue };
+            self.add(Path::new(DATA).join(name).as_path(), PendingState::Waiting, meta.len(), meta.modified());
+        }
+        Ok(())
+    }
+
     fn directory(&mut self, tree: &Path, rel: &Path) -> io::Result<()> {
         for entry in std::fs::read_dir(tree.join(rel))? {
             let entry = entry?;
@@ -165,11 +197,13 @@ impl Left {
     fn link(&mut self, name: &Path, own: &Metadata, link: Option<Link<'_>>) {
         let (state, bytes, since) = match link {
             Some(Link::File(file)) => {
+                self.named.insert(file.id);
                 let data = std::fs::metadata(self.data.join(std::ffi::OsStr::from_bytes(&file.name())));
                 let Ok(data) = data else { return };
                 (PendingState::Waiting, data.len(), data.modified())
             }
             Some(Link::Clean(clean)) => {
+                self.named.insert(clean.file.id);
                 self.status.clean_bytes += clean.size;
                 return;
             }
@@ -177,6 +211,10 @@ impl Left {
             Some(Link::Symlink(_)) => (PendingState::Symlink, 0, own.modified()),
             None => return,
         };
+        self.add(name, state, bytes, since);
+    }
+
+    fn add(&mut self, name: &Path, state: PendingState, bytes: u64, since: io::Result<SystemTime>) {
         let age = since.ok().and_then(|since| self.now.duration_since(since).ok()).unwrap_or_default();
         self.status.pending += 1;
         self.status.pending_bytes += bytes;
@@ -194,7 +232,7 @@ impl Left {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monarch_abi::outputs::names::{Clean, Staged, WHITEOUT, clean_text, file_text};
+    use monarch_abi::outputs::names::{Clean, WHITEOUT, clean_text, file_text};
     use std::ffi::OsStr;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -258,6 +296,28 @@ mod tests {
         remove_published(tier.path()).unwrap();
         assert!(!tier.path().join("outputs").exists());
         remove_published(tier.path()).unwrap();
+    }
+
+    #[test]
+    fn staged_files_without_a_link_or_a_record_are_pending_and_stay() {
+        let (tier, staging) = tier();
+        fs::write(staging.join("root"), r#"{"root":"/scratch/run"}"#).unwrap();
+        let file = |id| Staged { id, dev: 1, ino: 2, uid: 7, gid: 7 };
+        let data = |id| staging.join("data").join(OsStr::from_bytes(&file(id).name()));
+        fs::write(data(3), "12345").unwrap();
+        fs::write(data(4), "").unwrap();
+        fs::create_dir(staging.join("kept")).unwrap();
+        fs::write(staging.join("kept/0000000000000007-run%2Fmodel.pt"), "weights").unwrap();
+        let status = read(tier.path()).unwrap().remove(0);
+        assert_eq!((status.pending, status.pending_bytes), (2, 12));
+        assert!(status.entries.iter().any(|e| (e.path.as_str(), e.state) == ("run/model.pt", PendingState::Kept)));
+        remove_published(tier.path()).unwrap();
+        fs::remove_file(data(3)).unwrap();
+        remove_published(tier.path()).unwrap();
+        assert!(staging.exists(), "a file is kept");
+        fs::remove_dir_all(staging.join("kept")).unwrap();
+        remove_published(tier.path()).unwrap();
+        assert!(!staging.exists());
     }
 
     #[test]

@@ -8,6 +8,10 @@ const MAX_LARGE_FILES: u64 = 16;
 pub const BYTES_AHEAD: u64 = 64 << 20;
 /// Space that stays free on the tier's disk for files that grow, at most.
 const MAX_MARGIN_BYTES: u64 = 64 << 20;
+/// Inodes that stay free for links of the overlay, at most.
+const MAX_MARGIN_INODES: u64 = 4096;
+/// Inodes of a staged file: its data, its link, and a directory of the overlay.
+const INODES_OF_A_FILE: u64 = 3;
 
 /// Space of the disk that a tier lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,26 @@ impl DiskSpace {
             return u64::MAX;
         }
         self.free.saturating_sub(MAX_MARGIN_BYTES.min(self.total / 20))
+    }
+}
+
+/// Inodes of the disk that a tier lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskInodes {
+    /// Inodes that this user may still use.
+    pub free: u64,
+    /// Inodes of the disk; 0 where it makes them as they are needed, or does not say.
+    pub total: u64,
+}
+
+impl DiskInodes {
+    /// How many files may be staged: some inodes stay free for links of the overlay.
+    #[must_use]
+    pub fn for_files(&self) -> u64 {
+        if self.total == 0 {
+            return u64::MAX;
+        }
+        self.free.saturating_sub(MAX_MARGIN_INODES.min(self.total / 20)) / INODES_OF_A_FILE
     }
 }
 
@@ -93,6 +117,16 @@ mod tests {
         assert_eq!(admission.expected_bytes(), 100 * MIB - 100 * MIB / 8);
         (0..200).for_each(|_| admission.closed(1));
         assert_eq!(admission.expected_bytes(), FIRST_RESERVATION);
+    }
+
+    #[test]
+    fn no_file_is_admitted_when_the_disk_has_no_inodes() {
+        let inodes = |free, total| DiskInodes { free, total }.for_files();
+        assert_eq!(inodes(0, 400), 0);
+        assert_eq!(inodes(22, 400), 0, "a part stays free");
+        assert_eq!(inodes(50, 400), 10);
+        assert_eq!(inodes(1_000_000, 1_000_000), (1_000_000 - 4096) / 3);
+        assert_eq!(inodes(0, 0), u64::MAX, "made as they are needed");
     }
 
     #[test]

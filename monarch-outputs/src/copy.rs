@@ -15,7 +15,6 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a write.
 pub const WRITE_BYTES: usize = 4 << 20;
@@ -73,8 +72,6 @@ pub struct CopiedPart {
     pub ino: u64,
     /// Its bytes.
     pub size: u64,
-    /// XXH3-64 of the bytes that were copied.
-    pub sum: u64,
     /// The attributes that it was given.
     pub attributes: Attributes,
 }
@@ -103,13 +100,22 @@ pub struct Failure {
     pub path: Vec<u8>,
     /// What the kernel said.
     pub errno: Errno,
+    /// Whether it is trouble of the tier, and not of the PFS: calls of the job never get its error.
+    pub is_of_tier: bool,
 }
 
 impl Failure {
-    /// An error of an attempt.
+    /// An error of an attempt on the PFS.
     pub fn new(what: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Self + use<> {
         let path = path.to_vec();
-        move |errno| Self { what, path, errno }
+        move |errno| Self { what, path, errno, is_of_tier: false }
+    }
+
+    /// An error of an attempt on a file of the staging directory: the agent's own, for an empty
+    /// name, or the staged file of a name.
+    pub fn of_tier(what: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Self + use<> {
+        let path = path.to_vec();
+        move |errno| Self { what, path, errno, is_of_tier: true }
     }
 }
 
@@ -143,13 +149,13 @@ pub fn copy(context: &CopyContext, request: &CopyRequest, progress: &CopyProgres
     let data = match context.staging.open_data(&request.staged) {
         Ok(data) => data,
         Err(Errno::NOENT) => return CopyOutcome::Gone,
-        Err(errno) => return CopyOutcome::Failed(Failure::new("open the staged file of", &request.target)(errno)),
+        Err(errno) => return CopyOutcome::Failed(Failure::of_tier("open the staged file of", &request.target)(errno)),
     };
     let lease = match context.leases.take(data) {
         Ok(lease) => lease,
         Err(LeaseAnswer::Unsupported(errno)) => {
             let errno = Errno::from_raw_os_error(errno);
-            return CopyOutcome::Failed(Failure::new("get a lease on the staged file of", &request.target)(errno));
+            return CopyOutcome::Failed(Failure::of_tier("get a lease on the staged file of", &request.target)(errno));
         }
         Err(_) => return CopyOutcome::Refused,
     };
@@ -167,7 +173,7 @@ fn copy_leased(
     data: &LeasedFile,
     progress: &CopyProgress,
 ) -> Result<CopiedPart, Stop> {
-    let st = rustix::fs::fstat(&data.fd).map_err(Failure::new("stat the staged file of", &request.target))?;
+    let st = rustix::fs::fstat(&data.fd).map_err(Failure::of_tier("stat the staged file of", &request.target))?;
     let attributes = attributes_of(&st, request.owner_changed);
     let name = part_name(context.staging.info().instance, request.staged.id);
     let found = open_part(context, request, &name)?;
@@ -193,7 +199,7 @@ fn copy_leased(
         }
     };
     let before = part.stat().map_err(Failure::new("stat the part file of", &request.target))?;
-    let sum = copy_bytes(context, request, data, (part.as_ref(), before.size), st.st_size as u64, progress)?;
+    copy_bytes(context, request, data, (part.as_ref(), before.size), st.st_size as u64, progress)?;
     set_extended(request, data, part.as_ref())?;
     part.set_attributes(&attributes, &before).map_err(Failure::new("set the attributes of", &request.target))?;
     part.sync().map_err(Failure::new("sync", &request.target))?;
@@ -201,7 +207,7 @@ fn copy_leased(
     if done.size != st.st_size as u64 {
         return Err(Failure::new("copy all bytes of", &request.target)(Errno::IO).into());
     }
-    Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, sum, attributes })
+    Ok(CopiedPart { path, dev: done.dev, ino: done.ino, size: done.size, attributes })
 }
 
 /// Gives the part file the extended attributes of the staged file. What the PFS does not take is
@@ -209,7 +215,7 @@ fn copy_leased(
 /// for it.
 fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile) -> Result<(), Failure> {
     let extended =
-        extended_of(data.fd.as_fd()).map_err(Failure::new("read the extended attributes of", &request.target))?;
+        extended_of(data.fd.as_fd()).map_err(Failure::of_tier("read the extended attributes of", &request.target))?;
     if extended.is_empty() && !request.extended_changed {
         return Ok(());
     }
@@ -274,7 +280,6 @@ fn already_published(context: &CopyContext, request: &CopyRequest, st: &Stat) ->
             dev: found.dev,
             ino: found.ino,
             size: found.size,
-            sum: 0,
             attributes: Attributes { mode: found.mode, ..attributes },
         })
     })
@@ -298,14 +303,14 @@ fn copy_bytes(
     (part, former_size): (&dyn TargetFile, u64),
     size: u64,
     progress: &CopyProgress,
-) -> Result<u64, Stop> {
-    let read = |errno| Stop::from(Failure::new("read the staged file of", &request.target)(errno));
+) -> Result<(), Stop> {
+    let read = |errno| Stop::from(Failure::of_tier("read the staged file of", &request.target)(errno));
     let write = |errno| Stop::from(Failure::new("write", &request.target)(errno));
     if former_size > 0 {
         part.set_len(0).map_err(write)?;
     }
     let mut buffer = vec![0; WRITE_BYTES.min(usize::try_from(size).unwrap_or(WRITE_BYTES)).max(1)];
-    let (mut sum, mut at, mut end_written) = (Xxh3::new(), 0, 0);
+    let (mut at, mut end_written) = (0, 0);
     while at < size {
         // Holes stay holes.
         let from = match rustix::fs::seek(&data.fd, SeekFrom::Data(at)) {
@@ -314,9 +319,6 @@ fn copy_bytes(
             Err(Errno::INVAL) => at,
             Err(errno) => return Err(read(errno)),
         };
-        if from > at {
-            sum.update(&from.to_le_bytes());
-        }
         at = from;
         let end = rustix::fs::seek(&data.fd, SeekFrom::Hole(at)).unwrap_or(size).min(size).max(at + 1).min(size);
         while at < end {
@@ -327,7 +329,6 @@ fn copy_bytes(
             if got == 0 {
                 return Err(Stop::Refused);
             }
-            sum.update(&buffer[..got]);
             throttle(context, got);
             write_all(part, &buffer[..got], at).map_err(write)?;
             at += got as u64;
@@ -339,7 +340,7 @@ fn copy_bytes(
     if end_written < size {
         part.set_len(size).map_err(write)?;
     }
-    Ok(sum.digest())
+    Ok(())
 }
 
 fn write_all(part: &dyn TargetFile, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const MIN_POLL: Duration = Duration::from_millis(5);
 /// Longest pause between them.
 const MAX_POLL: Duration = Duration::from_secs(1);
+/// Clean copies that are dropped at once where the tier's disk is full.
+const MAX_EVICTED: usize = 16;
 /// From so many pending entries on, steps are done in batches.
 const MIN_BULK: usize = 16;
 /// How often the backlog is looked at.
@@ -270,8 +272,8 @@ impl Drain {
         let retry = self.troubles.copies.entry(id).or_default();
         let is_first = retry.errno != Some(failure.errno);
         retry.generation = generation;
-        retry.failed(failure.errno);
-        let text = sentence(failure);
+        retry.failed(failure);
+        let text = sentence(failure, &self.staging.info().tier);
         if is_first {
             tracing::warn!("output below {}: {text}", self.staging.info().root);
         }
@@ -437,12 +439,16 @@ impl Drain {
 
     fn publish_failed(&mut self, failure: &Failure) {
         self.look_at_root(failure);
+        if failure.is_of_tier && failure.errno == Errno::NOSPC {
+            // What is published needs no copy here as much as the agent's files need space.
+            (0..MAX_EVICTED).take_while(|_| self.room.evict_one()).for_each(drop);
+        }
         let retry = &mut self.troubles.publish;
-        let text = sentence(failure);
+        let text = sentence(failure, &self.staging.info().tier);
         if self.troubles.publish_text.as_ref() != Some(&text) {
             tracing::warn!("outputs below {}: {text}", self.staging.info().root);
         }
-        retry.failed(failure.errno);
+        retry.failed(failure);
         self.troubles.publish_text = Some(text);
     }
 

@@ -1,5 +1,6 @@
 //! Errors, and which failures of the PFS are retried or hold an output root.
 
+use monarch_abi::outputs::{DATA, PUBLISHED};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,25 @@ pub enum OutputsError {
         path: PathBuf,
         /// What is wrong.
         what: &'static str,
+    },
+    /// The log of what was published is damaged before its end.
+    #[error(
+        "{} is damaged: which staged files are published is not known, so none is published and none is removed; \
+         `monarch outputs` names them, and their bytes are in {}: copy what the output root lacks, then remove {}",
+        staging.join(PUBLISHED).display(), staging.join(DATA).display(), staging.display()
+    )]
+    LogDamaged {
+        /// The staging directory.
+        staging: PathBuf,
+    },
+    /// A file of the staging directory was written by a newer version.
+    #[error(
+        "{} was written by a newer version of Monarch: nothing is published or removed; use that version, or a \
+         newer one, to publish it", path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
     },
     /// The output root is no directory that can be used.
     #[error("the output root {} cannot be used: {source}", path.display())]
@@ -135,6 +155,25 @@ pub fn advice(errno: Errno) -> &'static str {
         Errno::NOTDIR | Errno::LOOP => "a directory was replaced by something else: make it again",
         Errno::ISDIR => "a directory has the name of the file: rename it",
         _ => "the agent tries again; see whether the file system answers",
+    }
+}
+
+/// What to do about an error of a file in the staging directory: the job's calls never get it.
+#[must_use]
+pub fn remedy_in_tier(errno: Errno) -> Remedy {
+    match remedy(errno) {
+        Remedy::Hold => Remedy::Tell,
+        other => other,
+    }
+}
+
+/// What a person can do about an error of a file in the staging directory.
+#[must_use]
+pub fn advice_in_tier(errno: Errno) -> &'static str {
+    match errno {
+        Errno::DQUOT | Errno::NOSPC => "free space on the tier's disk",
+        Errno::ROFS => "the tier's disk is mounted read-only",
+        _ => "the agent tries again; see whether the tier's disk works",
     }
 }
 

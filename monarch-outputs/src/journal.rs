@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
+/// Records begin at multiples of so many bytes.
+const ALIGNMENT: usize = 8;
 
 /// Reads records in order, from where it was.
 #[derive(Debug)]
@@ -22,6 +24,17 @@ pub enum End {
     Limit,
     /// What follows is no record.
     Torn,
+    /// What follows is a record of a newer version.
+    Newer,
+}
+
+/// Bytes of a journal that are no record, with records behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where they begin.
+    pub from: u64,
+    /// Where the next record begins.
+    pub to: u64,
 }
 
 impl JournalReader {
@@ -62,11 +75,58 @@ impl JournalReader {
             }
             // A record that the buffer has in part is read with the next bytes.
             let is_cut = rest.len() < MAX_BYTES && before + (got as u64) < limit && got == want;
+            if record::is_of_newer_version(rest) {
+                return Ok(End::Newer);
+            }
             if self.at == before || (!rest.is_empty() && !is_cut) {
                 return Ok(End::Torn);
             }
         }
         Ok(End::Limit)
+    }
+
+    /// Hands over the records up to byte `limit`, also those behind bytes that are no record: the
+    /// next one is whole and has a higher number. Returns how reading ended, and what was passed
+    /// over. [`End::Torn`]: no record is behind the reader's offset.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn read_past_damage(
+        &mut self,
+        limit: u64,
+        mut each: impl FnMut(&Record<'_>),
+    ) -> io::Result<(End, Vec<Damage>)> {
+        let (mut last, mut damage) = (0, Vec::new());
+        loop {
+            let end = self.read(limit, |record| {
+                last = last.max(record.header.seq);
+                each(record);
+            })?;
+            let next = if end == End::Torn { self.next_record(limit, last)? } else { None };
+            let Some(next) = next else { return Ok((end, damage)) };
+            damage.push(Damage { from: self.at, to: next });
+            self.at = next;
+        }
+    }
+
+    /// Where the next whole record begins whose number is higher than `last`.
+    fn next_record(&self, limit: u64, last: u64) -> io::Result<Option<u64>> {
+        let (mut at, mut buffer) = (self.at + ALIGNMENT as u64, vec![0; READ_BYTES]);
+        while at < limit {
+            let want = usize::try_from(limit - at).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let got = read_up_to(&self.file, &mut buffer[..want], at)?;
+            // A record that the buffer may have in part is looked at with the next bytes.
+            let whole = if got == READ_BYTES { got - MAX_BYTES } else { got };
+            let is_next = |from: &usize| record::whole(&buffer[*from..got]).is_some_and(|header| header.seq > last);
+            if let Some(found) = (0..whole).step_by(ALIGNMENT).find(is_next) {
+                return Ok(Some(at + found as u64));
+            }
+            if got < READ_BYTES {
+                break;
+            }
+            at += whole as u64;
+        }
+        Ok(None)
     }
 }
 
@@ -107,6 +167,52 @@ mod tests {
         let mut seqs = Vec::new();
         assert_eq!(reader.read(len, |r| seqs.push(r.header.seq)).unwrap(), End::Limit);
         assert_eq!(seqs, (1..=5000).collect::<Vec<_>>());
+        assert_eq!(reader.offset(), len);
+    }
+
+    #[test]
+    fn records_behind_damage_are_read_and_the_damage_is_told() {
+        let (file, len) = journal(5000);
+        let mut offsets = vec![0];
+        let mut reader = JournalReader::new(file.reopen().unwrap());
+        reader.read(len, |r| offsets.push(offsets.last().unwrap() + u64::from(r.header.len))).unwrap();
+        for (at, bytes) in [(0, 1), (9, 1), (1000, 3), (2500, 2000), (4998, 1)] {
+            let (file, _) = journal(5000);
+            for of in at..at + bytes {
+                file.as_file().write_all_at(&[0xff], offsets[of] + 20).unwrap();
+            }
+            let (mut reader, mut seqs) = (JournalReader::new(file.reopen().unwrap()), Vec::new());
+            let (end, damage) = reader.read_past_damage(len, |r| seqs.push(r.header.seq as usize)).unwrap();
+            assert_eq!((end, reader.offset()), (End::Limit, len));
+            assert_eq!(damage, [Damage { from: offsets[at], to: offsets[at + bytes] }]);
+            assert_eq!(seqs, (1..=at).chain(at + bytes + 1..=5000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn zeros_and_older_records_behind_the_end_are_no_damage() {
+        let (file, len) = journal(100);
+        let mut old = [0; MAX_BYTES];
+        let old = write(&mut old, Header { seq: 50, ..Header::default() }, Op::Unlink, b"x", b"").unwrap();
+        file.as_file().write_all_at(old, len + 4096).unwrap();
+        file.as_file().set_len(len + 600_000).unwrap();
+        let mut reader = JournalReader::new(file.reopen().unwrap());
+        assert_eq!(reader.read_past_damage(len + 600_000, |_| {}).unwrap(), (End::Torn, Vec::new()));
+        assert_eq!(reader.offset(), len);
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_ends_the_reading() {
+        let (file, len) = journal(10);
+        let mut out = [0; MAX_BYTES];
+        let n = write(&mut out, Header { seq: 11, ..Header::default() }, Op::Unlink, b"x", b"").unwrap().len();
+        out[40..42].copy_from_slice(&77u16.to_le_bytes());
+        out[8..16].fill(0);
+        let sum = xxhash_rust::xxh3::xxh3_64(&out[..n]);
+        out[8..16].copy_from_slice(&sum.to_le_bytes());
+        file.as_file().write_all_at(&out[..n], len).unwrap();
+        let mut reader = JournalReader::new(file.reopen().unwrap());
+        assert_eq!(reader.read_past_damage(len + n as u64, |_| {}).unwrap(), (End::Newer, Vec::new()));
         assert_eq!(reader.offset(), len);
     }
 

@@ -7,6 +7,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 pub mod admission;
+pub mod ahead;
 pub mod backlog;
 pub mod copier;
 pub mod copy;
@@ -14,6 +15,7 @@ pub mod drain;
 pub mod errors;
 pub mod finder;
 pub mod journal;
+pub mod kept;
 pub mod keys;
 pub mod killed_creates;
 pub mod latency;

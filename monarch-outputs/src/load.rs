@@ -1,18 +1,21 @@
 //! Takes in what an earlier agent has left in a staging directory: journal, log, data, overlay.
 
 use crate::errors::OutputsError;
-use crate::journal::{End, JournalReader};
+use crate::journal::{Damage, End, JournalReader};
+use crate::kept::{self, KEPT};
 use crate::plan::Planner;
-use crate::published::{Kind, LogEntry, PublishedLog};
+use crate::published::{Flaw, Kind, LogEntry, OpenedLog, PublishedLog};
 use crate::staging::{StagingDir, read_info};
 use monarch_abi::outputs::names::{Clean, Link, Staged, clean_text};
-use monarch_abi::outputs::record::Op;
+use monarch_abi::outputs::record::{self, HEADER, Header, MAX_BYTES, Op};
 use monarch_abi::outputs::{JOURNAL, PUBLISHED};
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Staged files that no record names are kept for so long, in seconds: a process may be about to
-/// append the record.
+/// Staged files that no record names are left alone for so long, in seconds: a process may be about
+/// to append the record.
 const ORPHAN_AGE_S: i64 = 60;
 
 /// A clean copy: the name, and what the link says.
@@ -37,29 +40,33 @@ pub struct Loaded {
     pub clean: Vec<CleanCopy>,
 }
 
-/// Reads journal and log, and makes state and overlay agree with them. `is_salvage`: what lies
-/// behind a damaged record is given up.
+/// Reads journal and log, and makes state and overlay agree with them. `is_salvage`: records behind
+/// damage in the journal are read, and what they do not explain is kept apart ([`kept`]).
 ///
 /// # Errors
-/// [`OutputsError`].
+/// [`OutputsError`]; of damage that is not to be salvaged, before anything is changed.
 pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsError> {
-    let log_path = staging.path().join(PUBLISHED);
     let lock = staging.lock_journal()?;
-    let (mut log, entries) = PublishedLog::open(staging.dir()).map_err(OutputsError::io("read", &log_path))?;
+    let (log, entries) = open_log(staging)?;
     let state = staging.state();
     let of_this_boot = staging.is_of_this_boot();
-    if entries.is_empty() && staging.journal_len() == 0 {
-        log.begin_again(staging.dir(), 0, 1).map_err(OutputsError::io("write", &log_path))?;
-    }
     let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
-    let mut last = LastRecords { entry: begin.seq, node_news: 0 };
-    let (planner, end) = replay(&mut reader, limit, begin.seq, &entries, &mut last)
-        .map_err(|source| OutputsError::Io { what: "read", path: staging.path().join(JOURNAL), source })?;
-    if end == End::Torn && of_this_boot && !is_salvage {
-        return Err(OutputsError::Damaged { path: staging.path().join(JOURNAL), what: "a record below its end" });
+    let journal = staging.path().join(JOURNAL);
+    let Replayed { mut planner, end, damage, opened, last } =
+        replay(&mut reader, limit, begin.seq, &entries).map_err(OutputsError::io("read", &journal))?;
+    if end == End::Newer {
+        return Err(OutputsError::Newer { path: journal });
     }
+    // In this boot the end is known. After another one, what nothing is behind was being written.
+    let is_damaged = !damage.is_empty() || (end == End::Torn && of_this_boot);
+    if is_damaged && !is_salvage {
+        return Err(OutputsError::Damaged { path: journal, what: "a record below its end" });
+    }
+    let evidence = Evidence::new(&entries, opened, begin.id, is_damaged);
+    let done = keep_unexplained(staging, &mut planner, &evidence)?;
+    fill_damage(&staging.path().join(JOURNAL), &damage)?;
     let known_seq = if of_this_boot { state.seq.load(Ordering::Acquire) } else { 0 };
     // After a loss of power the log may know of records that the journal has lost: their numbers
     // are not given again.
@@ -74,7 +81,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     state.end_publishing();
     state.sleepers.store(0, Ordering::Release);
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
-    let ids = files.iter().map(|file| file.id + 1);
+    let kept = kept::list(staging.path()).map_err(OutputsError::io("read", &staging.path().join(KEPT)))?;
+    let ids = files.iter().map(|file| file.id).chain(kept.iter().filter_map(|kept| kept.id)).map(|id| id + 1);
     let logged = entries.iter().filter(|e| e.checked_kind() != Some(Kind::Begin)).map(|entry| entry.id + 1);
     let next = ids.chain(logged).chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
     if of_this_boot {
@@ -90,10 +98,110 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     }
     rebuild_tree(staging, &planner, &entries, &files)?;
     let clean = clean_copies(staging)?;
-    remove_orphans(staging, &planner, &clean, &files);
+    let has_copy: HashSet<u64> = clean.iter().map(|copy| copy.clean.file.id).collect();
+    done.iter().filter(|file| !has_copy.contains(&file.id)).for_each(|file| staging.remove_data(file));
     staging.write_info()?;
     drop(lock);
     Ok(Loaded { planner, reader, log, clean })
+}
+
+/// Opens the log of what was published, and begins it if the staging directory is new.
+fn open_log(staging: &StagingDir) -> Result<(PublishedLog, Vec<LogEntry>), OutputsError> {
+    let path = staging.path().join(PUBLISHED);
+    let OpenedLog { mut log, entries, flaw } =
+        PublishedLog::open(staging.dir()).map_err(OutputsError::io("read", &path))?;
+    let is_new = entries.is_empty() && staging.journal_len() == 0;
+    match flaw {
+        Some(Flaw::Newer) => return Err(OutputsError::Newer { path }),
+        // A log has an entry before the first record is appended.
+        None if !entries.is_empty() || is_new => {}
+        Some(Flaw::Damaged) | None => return Err(OutputsError::LogDamaged { staging: staging.path().to_owned() }),
+    }
+    if is_new {
+        log.begin_again(staging.dir(), 0, 1).map_err(OutputsError::io("write", &path))?;
+    }
+    Ok((log, entries))
+}
+
+/// What says that a staged file is done with.
+struct Evidence {
+    /// Sizes and times of published files, by the numbers of their staged files.
+    logged: HashMap<u64, Vec<(u64, i64)>>,
+    /// Files of which a record was read that opened them.
+    opened: HashSet<u64>,
+    /// Files of lower numbers were done with when the journal began.
+    first_id: u64,
+    /// Whether records are lost: then only the log counts, and only of files as they were then.
+    is_damaged: bool,
+}
+
+impl Evidence {
+    fn new(entries: &[LogEntry], opened: HashSet<u64>, first_id: u64, is_damaged: bool) -> Self {
+        let mut logged: HashMap<u64, Vec<(u64, i64)>> = HashMap::new();
+        for entry in entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)) {
+            logged.entry(entry.id).or_default().push((entry.size, entry.mtime_ns));
+        }
+        Self { logged, opened, first_id, is_damaged }
+    }
+
+    fn is_done(&self, file: &Staged, st: &rustix::fs::Stat) -> bool {
+        let logged = self.logged.get(&file.id);
+        if self.is_damaged {
+            let now = (st.st_size as u64, st.st_mtime * 1_000_000_000 + st.st_mtime_nsec as i64);
+            return logged.is_some_and(|published| published.contains(&now));
+        }
+        self.opened.contains(&file.id) || file.id < self.first_id || logged.is_some()
+    }
+}
+
+/// Keeps staged files apart that no record explains, or whose name is not that of their records.
+/// Returns those that are done with, unless their links say that they are clean copies.
+fn keep_unexplained(
+    staging: &StagingDir,
+    planner: &mut Planner,
+    evidence: &Evidence,
+) -> Result<Vec<Staged>, OutputsError> {
+    let links = staging.tree().links().map_err(OutputsError::io("read the overlay of", staging.path()))?;
+    let (mut names, mut clean): (HashMap<u64, Vec<u8>>, HashSet<u64>) = (HashMap::new(), HashSet::new());
+    for (name, text) in &links {
+        match Link::parse(text) {
+            Some(Link::File(file)) => drop(names.insert(file.id, name.clone())),
+            Some(Link::Clean(copy)) => drop(clean.insert(copy.file.id)),
+            _ => {}
+        }
+    }
+    let is_damaged = evidence.is_damaged;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
+    let (mut kept, mut done) = (Vec::new(), Vec::new());
+    for file in staging.data_files().map_err(OutputsError::io("list", staging.path()))? {
+        let Ok(st) = staging.stat_data(&file) else { continue };
+        let name = names.get(&file.id);
+        // A process may be about to append the record.
+        let is_settled = is_damaged || !staging.is_of_this_boot() || now - st.st_ctime > ORPHAN_AGE_S;
+        if let Some(planned) = planner.file(file.id) {
+            // (A rename may be among the records that are lost.)
+            if is_damaged && name.is_some_and(|name| *name != planned.name) {
+                kept.push((file, name.cloned()));
+            }
+        } else if clean.contains(&file.id) || evidence.is_done(&file, &st) {
+            done.push(file);
+        } else if is_settled && st.st_size == 0 && !is_damaged {
+            // Its process was killed before its open returned.
+            done.push(file);
+        } else if is_settled {
+            kept.push((file, name.cloned()));
+        }
+    }
+    kept::keep(staging, &kept, is_damaged)?;
+    let all = kept::list(staging.path()).map_err(OutputsError::io("read", &staging.path().join(KEPT)))?;
+    for id in all.iter().filter_map(|kept| kept.id) {
+        // What its records say of it is not done.
+        planner.lost(id);
+    }
+    if !all.is_empty() {
+        drop(planner.take_notes());
+    }
+    Ok(done)
 }
 
 /// What the state says of the records.
@@ -104,27 +212,35 @@ struct LastRecords {
     node_news: u32,
 }
 
+/// What a replay gives.
+struct Replayed {
+    planner: Planner,
+    end: End,
+    damage: Vec<Damage>,
+    /// Files that a record has opened.
+    opened: HashSet<u64>,
+    last: LastRecords,
+}
+
 /// Feeds the records, and between them what was logged, as it came.
-fn replay(
-    reader: &mut JournalReader,
-    limit: u64,
-    base: u64,
-    entries: &[LogEntry],
-    last: &mut LastRecords,
-) -> std::io::Result<(Planner, End)> {
+fn replay(reader: &mut JournalReader, limit: u64, base: u64, entries: &[LogEntry]) -> std::io::Result<Replayed> {
     let mut planner = Planner::after(base);
     planner.begin_replay();
+    let mut last = LastRecords { entry: base, node_news: 0 };
+    let mut opened = HashSet::new();
     let mut logged = entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)).peekable();
     let apply = |planner: &mut Planner, entry: &LogEntry| {
         planner.replay_done(entry.place(), entry.id, entry.checked_kind() == Some(Kind::Skip));
     };
-    let end = reader.read(limit, |record| {
+    let (end, damage) = reader.read_past_damage(limit, |record| {
         while let Some(entry) = logged.next_if(|entry| entry.read < record.header.seq) {
             apply(&mut planner, entry);
         }
         planner.record(record);
         last.node_news = last.node_news.max(record.header.node_news);
-        if record.op != Op::Open {
+        if record.op == Op::Open {
+            opened.insert(record.header.id);
+        } else {
             last.entry = last.entry.max(record.header.seq);
         }
     })?;
@@ -132,7 +248,30 @@ fn replay(
         apply(&mut planner, entry);
     }
     planner.end_replay();
-    Ok((planner, end))
+    Ok(Replayed { planner, end, damage, opened, last })
+}
+
+/// Writes records that say nothing where a journal was damaged: what its lost records leave is
+/// settled, and a next look finds no damage. Their number is that of a record before them.
+fn fill_damage(journal: &Path, damage: &[Damage]) -> Result<(), OutputsError> {
+    let fill = || -> std::io::Result<()> {
+        let file = std::fs::File::options().write(true).open(journal)?;
+        for Damage { from, to } in damage {
+            let mut at = *from;
+            while at < *to {
+                let rest = (*to - at) as usize;
+                let len = if rest > MAX_BYTES { (rest - HEADER).min(MAX_BYTES) } else { rest };
+                let Some(text) = len.checked_sub(HEADER) else { return Err(std::io::ErrorKind::InvalidData.into()) };
+                let mut out = [0; MAX_BYTES];
+                let nothing = record::write(&mut out, Header::default(), Op::Barrier, &vec![0; text], b"");
+                let nothing = nothing.ok_or(std::io::ErrorKind::InvalidData)?;
+                file.write_all_at(nothing, at)?;
+                at += nothing.len() as u64;
+            }
+        }
+        file.sync_data()
+    };
+    if damage.is_empty() { Ok(()) } else { fill().map_err(OutputsError::io("write", journal)) }
 }
 
 fn rebuild_tree(
@@ -170,21 +309,6 @@ fn clean_copies(staging: &StagingDir) -> Result<Vec<CleanCopy>, OutputsError> {
     Ok(clean)
 }
 
-/// Removes staged files that neither a record nor a link names.
-fn remove_orphans(staging: &StagingDir, planner: &Planner, clean: &[CleanCopy], files: &[Staged]) {
-    let kept: HashSet<u64> = clean.iter().map(|copy| copy.clean.file.id).collect();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
-    for file in files {
-        if kept.contains(&file.id) || planner.file(file.id).is_some() {
-            continue;
-        }
-        let is_old = staging.stat_data(file).is_ok_and(|st| now - st.st_ctime > ORPHAN_AGE_S);
-        if is_old || file.id <= planner.max_id() || !staging.is_of_this_boot() {
-            staging.remove_data(file);
-        }
-    }
-}
-
 /// The staging directories of a tier, given its directory `outputs`.
 #[must_use]
 pub fn staging_dirs(outputs: &std::path::Path) -> Vec<std::path::PathBuf> {
@@ -193,4 +317,34 @@ pub fn staging_dirs(outputs: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found: Vec<_> = paths.filter(|path| read_info(path).is_ok()).collect();
     found.sort();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_any_length_is_filled_with_records_that_say_nothing() {
+        for len in [64, 72, 8192, 8200, 8256, 30_000] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let mut out = [0; MAX_BYTES];
+            let of = |seq| Header { seq, ..Header::default() };
+            let first = record::write(&mut out, of(1), Op::Unlink, b"a", b"").unwrap().to_vec();
+            let last = record::write(&mut out, of(9), Op::Unlink, b"b", b"").unwrap();
+            let bytes = [&first[..], &vec![0xaa; len], last].concat();
+            std::fs::write(file.path(), &bytes).unwrap();
+            let read = || {
+                let mut seqs = Vec::new();
+                let mut reader = JournalReader::new(file.reopen().unwrap());
+                let (end, damage) = reader.read_past_damage(bytes.len() as u64, |r| seqs.push(r.header.seq)).unwrap();
+                assert_eq!(end, End::Limit);
+                seqs.retain(|seq| *seq > 0);
+                (seqs, damage)
+            };
+            let (seqs, damage) = read();
+            assert_eq!((seqs, damage.len()), (vec![1, 9], 1));
+            fill_damage(file.path(), &damage).unwrap();
+            assert_eq!(read(), (vec![1, 9], Vec::new()), "{len} bytes");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The agent's log of what was published: it outlives agents, so that a restart knows what it has
 //! to do, and does nothing twice.
 
+use crate::ahead::{LOG_BYTES, keep_ahead};
 use crate::plan::Place;
 use monarch_abi::outputs::PUBLISHED;
 use rustix::fd::OwnedFd;
@@ -76,11 +77,16 @@ impl LogEntry {
     /// What it says; `None` when it is not whole.
     #[must_use]
     pub fn checked_kind(&self) -> Option<Kind> {
-        let plain = Self { sum: 0, ..*self };
-        if self.magic != MAGIC || xxhash_rust::xxh3::xxh3_64(plain.as_bytes()) != self.sum {
+        if !self.is_whole() {
             return None;
         }
         [Kind::Begin, Kind::File, Kind::Skip, Kind::Other].into_iter().find(|kind| *kind as u32 == self.kind)
+    }
+
+    /// Whether its checksum is right.
+    fn is_whole(&self) -> bool {
+        let plain = Self { sum: 0, ..*self };
+        self.magic == MAGIC && xxhash_rust::xxh3::xxh3_64(plain.as_bytes()) == self.sum
     }
 
     /// Its place in the order.
@@ -97,27 +103,53 @@ pub struct PublishedLog {
     len: u64,
 }
 
+/// A log that was read.
+#[derive(Debug)]
+pub struct OpenedLog {
+    /// The log.
+    pub log: PublishedLog,
+    /// Its entries, up to what cannot be read.
+    pub entries: Vec<LogEntry>,
+    /// Why it cannot be relied on: nothing was changed then.
+    pub flaw: Option<Flaw>,
+}
+
+/// Why a log cannot be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// An entry is damaged that has entries behind it.
+    Damaged,
+    /// An entry is of a newer version.
+    Newer,
+}
+
 impl PublishedLog {
-    /// Opens the log of a staging directory, and reads it. What is torn at its end is cut.
+    /// Opens the log of a staging directory, and reads it. What is torn at its end is cut, unless
+    /// whole entries are behind it: without the damaged one, steps that were done would be done
+    /// again over later ones.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open(dir: &OwnedFd) -> Result<(Self, Vec<LogEntry>)> {
+    pub fn open(dir: &OwnedFd) -> Result<OpenedLog> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = File::from(rustix::fs::openat(dir, PUBLISHED, flags, Mode::RUSR | Mode::WUSR)?);
         let len = rustix::fs::fstat(&file)?.st_size as u64;
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(&mut bytes, 0).map_err(errno)?;
-        let mut entries = Vec::new();
-        for chunk in bytes.chunks_exact(LEN) {
-            match LogEntry::read_from_bytes(chunk) {
-                Ok(entry) if entry.checked_kind().is_some() => entries.push(entry),
-                _ => break,
-            }
+        let all = bytes.chunks_exact(LEN).map(|chunk| LogEntry::read_from_bytes(chunk).unwrap_or_default());
+        let all: Vec<LogEntry> = all.collect();
+        let known = all.iter().take_while(|entry| entry.checked_kind().is_some()).count();
+        let flaw = match all.get(known..).unwrap_or_default() {
+            [next, ..] if next.is_whole() => Some(Flaw::Newer),
+            [_, behind @ ..] if behind.iter().any(LogEntry::is_whole) => Some(Flaw::Damaged),
+            _ => None,
+        };
+        let (entries, len) = (all[..known].to_vec(), (known * LEN) as u64);
+        if flaw.is_none() {
+            file.set_len(len).map_err(errno)?;
+            keep_ahead(&file, len, LOG_BYTES);
         }
-        let len = (entries.len() * LEN) as u64;
-        file.set_len(len).map_err(errno)?;
-        Ok((Self { file, len }, entries))
+        Ok(OpenedLog { log: Self { file, len }, entries, flaw })
     }
 
     /// Appends entries and makes them durable.
@@ -129,6 +161,7 @@ impl PublishedLog {
         self.file.write_all_at(&bytes, self.len).map_err(errno)?;
         rustix::fs::fdatasync(&self.file)?;
         self.len += bytes.len() as u64;
+        keep_ahead(&self.file, self.len, LOG_BYTES);
         Ok(())
     }
 
@@ -146,6 +179,7 @@ impl PublishedLog {
         rustix::fs::renameat(dir, NEW, dir, PUBLISHED)?;
         rustix::fs::fsync(dir)?;
         (self.file, self.len) = (file, LEN as u64);
+        keep_ahead(&self.file, self.len, LOG_BYTES);
         Ok(())
     }
 }
@@ -167,7 +201,8 @@ mod tests {
     fn entries_are_read_again_and_a_torn_end_is_cut() {
         let dir = tempfile::tempdir().unwrap();
         let fd = open(dir.path());
-        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        let read = || PublishedLog::open(&fd).map(|opened| (opened.log, opened.entries)).unwrap();
+        let (mut log, entries) = read();
         assert!(entries.is_empty());
         let entry = |id| LogEntry::new(Kind::File, LogEntry { id, seq: id + 10, ..LogEntry::default() });
         log.append(&[entry(1), entry(2)]).unwrap();
@@ -175,13 +210,41 @@ mod tests {
         let path = dir.path().join(PUBLISHED);
         let len = std::fs::metadata(&path).unwrap().len();
         File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
-        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        let (mut log, entries) = read();
         assert_eq!(entries, [entry(1), entry(2)]);
         log.append(&[entry(4)]).unwrap();
-        let (mut log, entries) = PublishedLog::open(&fd).unwrap();
+        let (mut log, entries) = read();
         assert_eq!(entries, [entry(1), entry(2), entry(4)]);
         log.begin_again(&fd, 77, 5).unwrap();
-        let (_, entries) = PublishedLog::open(&fd).unwrap();
+        let (_, entries) = read();
         assert_eq!((entries.len(), entries[0].checked_kind(), entries[0].seq), (1, Some(Kind::Begin), 77));
+    }
+
+    #[test]
+    fn a_log_that_is_damaged_before_its_end_or_of_a_newer_version_is_not_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(dir.path());
+        let entry = |id| LogEntry::new(Kind::File, LogEntry { id, seq: id + 10, ..LogEntry::default() });
+        let path = dir.path().join(PUBLISHED);
+        let flaw_of = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let opened = PublishedLog::open(&fd).unwrap();
+            (opened.flaw, opened.entries.len(), std::fs::metadata(&path).unwrap().len() as usize)
+        };
+        let good: Vec<u8> = [entry(1), entry(2), entry(3)].iter().flat_map(|e| e.as_bytes().to_vec()).collect();
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 4;
+            let (flaw, read, len) = flaw_of(&bytes);
+            let of = at / LEN;
+            let want = if of < 2 { (Some(Flaw::Damaged), of, good.len()) } else { (None, 2, 2 * LEN) };
+            assert_eq!((flaw, read, len), want, "byte {at}");
+        }
+        let mut newer = LogEntry { kind: 9, sum: 0, ..entry(3) };
+        newer.sum = xxhash_rust::xxh3::xxh3_64(newer.as_bytes());
+        let bytes = [&good[..2 * LEN], newer.as_bytes()].concat();
+        assert_eq!(flaw_of(&bytes), (Some(Flaw::Newer), 2, 3 * LEN));
+        let zeros = [&good[..2 * LEN], &[0; 5 * LEN + 3]].concat();
+        assert_eq!(flaw_of(&zeros), (None, 2, 2 * LEN));
     }
 }

@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::ahead::with_reserve;
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
 use crate::plan::{Action, Claim, Dropped, FileStep, Guard, Place, Planner, Step, join, parent};
@@ -17,9 +18,9 @@ use crate::published::{Kind, LogEntry, PublishedLog};
 use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
+use monarch_abi::outputs::REMOVED_DIR;
 use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
 use monarch_abi::outputs::state::MAX_PUBLISHING;
-use monarch_abi::outputs::{PUBLISHED, REMOVED_DIR};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -490,7 +491,8 @@ impl Publisher {
             };
             entries.push(LogEntry::new(kind, fields));
         }
-        self.log.append(&entries).map_err(Failure::new("write the agent's log", PUBLISHED.as_bytes()))
+        with_reserve(self.staging.dir(), || self.log.append(&entries))
+            .map_err(Failure::of_tier("write the agent's log", b""))
     }
 
     /// Asks what the published files of the batch are, several at a time.
@@ -507,7 +509,7 @@ impl Publisher {
     fn change_overlay(&mut self, plan: &SharedPlan) -> Result<Batch, Failure> {
         let staging = self.staging.clone();
         let Ok(_lock) = staging.lock_journal() else {
-            return Err(Failure::new("lock the journal", b"")(Errno::IO));
+            return Err(Failure::of_tier("lock the journal", b"")(Errno::IO));
         };
         let mut plan = plan.lock();
         plan.read(&staging)?;
@@ -573,7 +575,8 @@ impl Publisher {
         let Some(text) = tree.read(name)? else { return Ok(()) };
         match Link::parse(&text) {
             Some(Link::File(file)) if planner.file(file.id).is_none() => match clean {
-                Some(clean) if clean.file == file => tree.set(name, &clean_text(clean)),
+                // (A full disk has no room for the new link.)
+                Some(clean) if clean.file == file => tree.set(name, &clean_text(clean)).or_else(|_| tree.remove(name)),
                 _ => tree.remove(name),
             },
             Some(Link::Whiteout | Link::Symlink(_)) => tree.remove(name),
@@ -630,7 +633,7 @@ impl Publisher {
 
     /// Begins journal and log again, when nothing is pending: whether that was done.
     pub fn begin_again(&mut self, plan: &SharedPlan) -> Result<bool, Failure> {
-        let fail = |what| Failure::new(what, b"");
+        let fail = |what| Failure::of_tier(what, b"");
         let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
         let mut plan = plan.lock();
         plan.read(&self.staging)?;
@@ -638,7 +641,8 @@ impl Publisher {
             return Ok(false);
         }
         let (last, next_id) = (plan.planner.last_seq(), self.staging.state().next_id.load(Ordering::Acquire));
-        self.log.begin_again(self.staging.dir(), last, next_id).map_err(fail("write the agent's log"))?;
+        with_reserve(self.staging.dir(), || self.log.begin_again(self.staging.dir(), last, next_id))
+            .map_err(fail("write the agent's log"))?;
         self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
         plan.begin_again();
         Ok(true)

@@ -1,12 +1,13 @@
 //! Drains what an earlier job has left in a staging directory, without an agent.
 
 use crate::errors::OutputsError;
+use crate::kept::{self, KEPT, Kept};
 use crate::plan::join;
 use crate::retire::retire_own;
 use crate::room::TierSpace;
 use crate::root::{RootDrain, RootOptions};
 use crate::staging::{StagingDir, read_info};
-use crate::status::OutputStatus;
+use crate::status::{MAX_NAMED_ENTRIES, OutputStatus};
 use crate::target::{DirTarget, Kind, OutputTarget, TargetStat};
 use monarch_abi::outputs::names::parse_part;
 use std::ops::ControlFlow;
@@ -32,7 +33,7 @@ pub struct RecoverReport {
     pub bytes: u64,
     /// Part files that no journal claims, and that were removed.
     pub parts_removed: u64,
-    /// Whether nothing is pending any more, so that the staging directory was removed.
+    /// Whether nothing is pending or kept any more, so that the staging directory was removed.
     pub is_done: bool,
     /// What is still pending, and why.
     pub rest: OutputStatus,
@@ -115,9 +116,21 @@ pub fn recover_to(
         report.is_done = is_gone;
         if is_gone {
             report.parts_removed = remove_parts(target.as_ref(), instance);
+        } else {
+            add_kept(&mut report.rest, &path)?;
         }
     }
     Ok(report)
+}
+
+/// Adds what is kept because no record explains it: only a person can say what becomes of it.
+fn add_kept(rest: &mut OutputStatus, staging: &Path) -> Result<(), OutputsError> {
+    let kept = kept::list(staging).map_err(OutputsError::io("read", &staging.join(KEPT)))?;
+    rest.pending += kept.len() as u64;
+    rest.pending_bytes += kept.iter().map(|kept| kept.bytes).sum::<u64>();
+    let free = MAX_NAMED_ENTRIES.saturating_sub(rest.entries.len());
+    rest.entries.extend(kept.iter().map(Kept::entry).take(free));
+    Ok(())
 }
 
 /// Removes the part files of a staging directory that has no entries any more; how many.

@@ -6,6 +6,7 @@
 //! another one, or none, at its path.
 
 use crate::errors::OutputsError;
+use crate::kept;
 use crate::staging::{JournalLock, StagingDir, is_at, lock_journal_of, take_drain_lock};
 use monarch_abi::outputs::STATE;
 use monarch_abi::outputs::state::{LEN, State, closed};
@@ -56,6 +57,9 @@ fn remove(
 ) -> Result<bool, OutputsError> {
     let lock = lock_journal_of(dir, path)?;
     if is_pending(&lock)? || !is_at(dir, path) {
+        return Ok(false);
+    }
+    if !kept::list(path).map_err(OutputsError::io("read", path))?.is_empty() {
         return Ok(false);
     }
     tell(dir).map_err(OutputsError::io("write the state of", path))?;
@@ -110,6 +114,19 @@ mod tests {
         assert!(retire(&path, || Ok(false)).unwrap());
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
         assert!(retire(&path, || Ok(false)).unwrap(), "it was gone");
+    }
+
+    #[test]
+    fn a_directory_with_a_staged_file_that_no_record_explains_stays() {
+        let (_tier, staging) = staging();
+        let path = staging.path().to_owned();
+        std::fs::create_dir(path.join(kept::KEPT)).unwrap();
+        std::fs::write(path.join(kept::KEPT).join("0000000000000007-model.pt"), "weights").unwrap();
+        assert!(!retire_own(&staging, |_| Ok(false)).unwrap());
+        drop(staging);
+        assert!(!retire(&path, || Ok(false)).unwrap());
+        std::fs::remove_dir_all(path.join(kept::KEPT)).unwrap();
+        assert!(retire(&path, || Ok(false)).unwrap());
     }
 
     #[test]

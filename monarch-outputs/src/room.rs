@@ -1,7 +1,7 @@
 //! Space in the tier for staged files: what creators may take, what open files grow by, clean
 //! copies that make room.
 
-use crate::admission::{Admission, BYTES_AHEAD};
+use crate::admission::{Admission, BYTES_AHEAD, DiskInodes};
 use crate::load::CleanCopy;
 use crate::staging::StagingDir;
 use monarch_abi::outputs::FIRST_RESERVATION;
@@ -308,11 +308,18 @@ impl Room {
             let free = self.staging.disk_space().map_or(u64::MAX, |disk| disk.for_files());
             (books.admission.files(left, free, books.pending_bytes == 0), books.admission.expected_bytes())
         };
+        files = files.min(self.disk_inodes().for_files());
         // What is free in the tier serves all of them; what has to be dropped for it, two.
         if files > 0 && (self.tier.reserve)(files.saturating_mul(expected)).is_none() {
             files = (1..=files.min(2)).rev().find(|files| self.reserve(files * expected).is_some()).unwrap_or(0);
         }
         files.saturating_mul(FIRST_RESERVATION).min(BYTES_AHEAD.max(wanted))
+    }
+
+    fn disk_inodes(&self) -> DiskInodes {
+        let unknown = DiskInodes { free: 0, total: 0 };
+        rustix::fs::fstatvfs(self.staging.data())
+            .map_or(unknown, |st| DiskInodes { free: st.f_favail, total: st.f_files })
     }
 
     /// Keeps the room for creators filled, or takes it back where a bound is reached.

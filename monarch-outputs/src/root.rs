@@ -1,9 +1,11 @@
 //! One output root in use: its staging directory and its threads.
 
+use crate::ahead;
 use crate::copy::{CopyContext, MayCopy};
 use crate::drain::{Drain, DrainView};
 use crate::errors::OutputsError;
 use crate::finder::Finder;
+use crate::kept;
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
 use crate::load::{Loaded, load};
@@ -52,7 +54,7 @@ pub struct RootOptions {
     pub may_copy: MayCopy,
     /// Whether published files are kept as clean copies.
     pub keeps_clean: bool,
-    /// Whether what lies behind a damaged record is given up.
+    /// Whether records behind damage in the journal are published, without the lost ones.
     pub is_salvage: bool,
     /// The other nodes of the job, with whose entries this root's are ordered.
     pub peers: Option<Arc<dyn OutputPeers>>,
@@ -106,6 +108,8 @@ impl RootDrain {
     ) -> Result<Self, OutputsError> {
         let staging = Arc::new(staging);
         let Loaded { planner, reader, log, clean } = load(&staging, options.is_salvage)?;
+        ahead::keep_for(&staging);
+        let kept = kept::list(staging.path()).map_err(OutputsError::io("read", staging.path()))?;
         let files: Vec<Staged> = planner.files().map(|file| file.staged).collect();
         let peers = options.peers.as_ref();
         let order = peers.map(|peers| NodeOrder::load(&staging, peers.me(), &planner)).transpose()?;
@@ -133,6 +137,11 @@ impl RootDrain {
         // The root is what the agent opens now.
         let state = staging.state();
         [&state.root_dev, &state.root_ino].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        for kept in kept {
+            let note = format!("{}: {}", kept.shown(), kept.why());
+            tracing::warn!("outputs below {}: {note}", staging.info().root);
+            shared.view.backlog().note(note);
+        }
         let mut root = Self { staging, shared, finder: None, threads: Vec::new() };
         root.spawn(log, options)?;
         Ok(root)
@@ -313,6 +322,7 @@ impl Shared {
             }
             let open = self.plan.lock().planner.open_files().map(|file| file.staged.id).collect();
             let is_busy = self.room.tick(&open);
+            ahead::keep_for(staging);
             std::thread::sleep(ROOM_TICK);
             if !is_busy && since.elapsed() > IDLE_ROOM_TICK {
                 staging.sleep(seen, IDLE_ROOM_TICK);

@@ -9,12 +9,12 @@ use crate::lease::is_closed;
 use crate::node_order::NodeOrder;
 use crate::order::{Answer, Ask, Find, Found, NodeId};
 use crate::plan::{Place, Planner};
-use crate::processes::is_alive;
+use crate::processes::Openers;
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
 use crate::sys::now_ns;
 use monarch_abi::outputs::question::Subject;
-use monarch_abi::outputs::record::Op;
+use monarch_abi::outputs::record::{Op, flag};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,7 @@ pub struct PlanState {
     reader: JournalReader,
     /// The order among the nodes, where there are others.
     pub order: Option<NodeOrder>,
+    openers: Openers,
 }
 
 /// The plan of an output root.
@@ -39,13 +40,12 @@ pub struct SharedPlan {
 impl SharedPlan {
     /// A plan that was taken in, and the reader of what comes.
     #[must_use]
-    pub const fn new(
-        staging: Arc<StagingDir>,
-        planner: Planner,
-        reader: JournalReader,
-        order: Option<NodeOrder>,
-    ) -> Self {
-        Self { staging, state: Mutex::new(PlanState { planner, reader, order }) }
+    pub fn new(staging: Arc<StagingDir>, planner: Planner, reader: JournalReader, order: Option<NodeOrder>) -> Self {
+        let mut openers = Openers::default();
+        for file in planner.open_files() {
+            file.openers.iter().for_each(|pid| openers.saw(*pid, file.opened_ns));
+        }
+        Self { staging, state: Mutex::new(PlanState { planner, reader, order, openers }) }
     }
 
     /// Takes the lock.
@@ -104,13 +104,16 @@ impl PlanState {
     /// When the journal cannot be read.
     pub fn read(&mut self, staging: &StagingDir) -> Result<bool, Failure> {
         let tail = staging.state().tail.load(Ordering::Acquire);
-        let fail = Failure::new("read the journal of the outputs", b"");
-        let Self { planner, reader, order } = self;
+        let fail = Failure::of_tier("read the journal of the outputs", b"");
+        let Self { planner, reader, order, openers } = self;
         let before = planner.last_seq();
         let end = reader.read(tail, |record| {
             let seq = record.header.seq;
             let is_entry = record.op != Op::Open && seq > planner.last_seq();
             planner.record(record);
+            if record.op == Op::Open && record.header.flags & flag::UNWATCHED == 0 {
+                openers.saw(record.header.pid, record.header.time_ns);
+            }
             if is_entry {
                 // The process may have been killed before it said so.
                 staging.state().last_entry.fetch_max(seq, Ordering::AcqRel);
@@ -121,7 +124,7 @@ impl PlanState {
         });
         match end {
             Ok(End::Limit) => {}
-            Ok(End::Torn) => return Err(fail(Errno::BADMSG)),
+            Ok(End::Torn | End::Newer) => return Err(fail(Errno::BADMSG)),
             Err(e) => return Err(fail(Errno::from_io_error(&e).unwrap_or(Errno::IO))),
         }
         self.follow();
@@ -147,7 +150,8 @@ impl PlanState {
         for &id in files {
             let Some(file) = self.planner.file(id) else { continue };
             // Its own copy's lease is no writer, but an old copy still writes to the part file.
-            let is_killed = || file.openers.iter().any(|pid| !is_alive(*pid, file.opened_ns));
+            let openers = &mut self.openers;
+            let mut is_killed = || file.openers.iter().any(|pid| !openers.is_alive(*pid, file.opened_ns));
             match staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
                 Ok(LeaseAnswer::Granted) => {
                     let is_killed = is_killed();

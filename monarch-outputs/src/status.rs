@@ -101,6 +101,8 @@ pub enum PendingState {
     Removal,
     /// A symbolic link is to be made on the PFS.
     Symlink,
+    /// The record of the file is lost: it is kept on the node until a person decides.
+    Kept,
 }
 
 impl OutputStatus {

@@ -1,7 +1,7 @@
 //! What the PFS has refused, and when it is tried again.
 
 use crate::copy::Failure;
-use crate::errors::{Backoff, Remedy, advice, remedy};
+use crate::errors::{Backoff, Remedy, advice, advice_in_tier, remedy, remedy_in_tier};
 use crate::plan::parent;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -21,15 +21,18 @@ pub struct Retry {
     backoff: Backoff,
     /// The last error.
     pub errno: Option<Errno>,
+    /// Whether that is trouble of the tier.
+    is_of_tier: bool,
     /// When it failed first.
     since: Option<Instant>,
 }
 
 impl Retry {
     /// Notes a failure, to be tried again after a pause.
-    pub fn failed(&mut self, errno: Errno) {
+    pub fn failed(&mut self, failure: &Failure) {
         let now = Instant::now();
-        self.errno = Some(errno);
+        self.errno = Some(failure.errno);
+        self.is_of_tier = failure.is_of_tier;
         self.since.get_or_insert(now);
         // An attempt that was made before it was due, as for a file that was closed again, says
         // nothing new.
@@ -42,6 +45,7 @@ impl Retry {
     fn lasting(&self) -> Option<(Errno, Remedy)> {
         let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);
         let errno = self.errno.filter(|_| is_long)?;
+        let remedy = if self.is_of_tier { remedy_in_tier } else { remedy };
         Some((errno, remedy(errno))).filter(|(_, remedy)| *remedy != Remedy::Retry)
     }
 }
@@ -90,11 +94,15 @@ impl Troubles {
     }
 }
 
-/// A failure as a sentence, with what to do.
+/// A failure as a sentence, with what to do. `tier`: the name of the tier that stages the root.
 #[must_use]
-pub fn sentence(failure: &Failure) -> String {
+pub fn sentence(failure: &Failure, tier: &str) -> String {
     let path = String::from_utf8_lossy(&failure.path);
     let Failure { what, errno, .. } = failure;
+    if failure.is_of_tier {
+        let of = if path.is_empty() { String::new() } else { format!(" {path}") };
+        return format!("cannot {what}{of} in tier {tier}: {errno}; {}", advice_in_tier(*errno));
+    }
     match (*errno, parent(&failure.path)) {
         (Errno::NOENT, b"") => format!("cannot {what} {path}: {errno}; the output root was removed: make it again"),
         (Errno::NOENT, dir) => {
@@ -112,22 +120,36 @@ mod tests {
     #[test]
     fn attempts_before_the_pause_is_over_do_not_lengthen_it() {
         let mut retry = Retry::default();
-        (0..30).for_each(|_| retry.failed(Errno::IO));
+        (0..30).for_each(|_| retry.failed(&Failure::new("write", b"a")(Errno::IO)));
         let due = retry.due.expect("a pause");
         assert!(due <= Instant::now() + Duration::from_secs(1), "{:?}", due - Instant::now());
     }
 
     #[test]
     fn what_does_not_pass_by_itself_is_refused_and_only_some_of_it_is_given_to_creates() {
-        let of = |errno| {
+        let of = |failure: Failure| {
             let mut troubles = Troubles::default();
-            troubles.publish.failed(errno);
+            troubles.publish.failed(&failure);
             assert!(!troubles.is_refused(), "it has not lasted");
             troubles.publish.since = Instant::now().checked_sub(HOLD_AFTER);
             (troubles.is_refused(), troubles.held_errno())
         };
-        assert_eq!(of(Errno::DQUOT), (true, libc::EDQUOT.unsigned_abs()));
-        assert_eq!(of(Errno::NOENT), (true, 0));
-        assert_eq!(of(Errno::IO), (false, 0));
+        let on_pfs = |errno| Failure::new("write", b"a")(errno);
+        assert_eq!(of(on_pfs(Errno::DQUOT)), (true, libc::EDQUOT.unsigned_abs()));
+        assert_eq!(of(on_pfs(Errno::NOENT)), (true, 0));
+        assert_eq!(of(on_pfs(Errno::IO)), (false, 0));
+        let in_tier = |errno| Failure::of_tier("write the agent's log", b"")(errno);
+        assert_eq!(of(in_tier(Errno::NOSPC)), (true, 0), "a full tier is no error of creates");
+        assert_eq!(of(in_tier(Errno::IO)), (false, 0));
+    }
+
+    #[test]
+    fn trouble_of_the_tier_names_the_tier_and_its_disk() {
+        let log = Failure::of_tier("write the agent's log", b"")(Errno::NOSPC);
+        let text = sentence(&log, "nvme");
+        assert!(text.starts_with("cannot write the agent's log in tier nvme: No space left"), "{text}");
+        assert!(text.ends_with("; free space on the tier's disk"), "{text}");
+        let text = sentence(&Failure::of_tier("read the staged file of", b"a/b")(Errno::IO), "nvme");
+        assert!(text.starts_with("cannot read the staged file of a/b in tier nvme: "), "{text}");
     }
 }

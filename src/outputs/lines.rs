@@ -39,6 +39,7 @@ const fn state(state: PendingState) -> &'static str {
         PendingState::Retrying => "retrying",
         PendingState::Removal => "removal",
         PendingState::Symlink => "symlink",
+        PendingState::Kept => "kept",
     }
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn text(found: &Found) -> String {
     for note in &s.notes {
         let _ = writeln!(out, "  note: {note}");
     }
-    if !found.is_drained && s.is_pending() {
+    if !found.is_drained && s.is_pending() && !is_kept_only(s) {
         let _ = writeln!(out, "  `{}` publishes it", recover_command(s));
     }
     out + &entries(&s.entries, s.pending)
@@ -129,6 +130,11 @@ fn entries(all: &[PendingEntry], pending: u64) -> String {
     out
 }
 
+/// Whether all that is left are files whose records are lost, which no command publishes.
+fn is_kept_only(s: &OutputStatus) -> bool {
+    !s.entries.is_empty() && s.entries.iter().all(|e| e.state == PendingState::Kept)
+}
+
 /// The command that publishes what a staging directory holds. The directory of a tier that a
 /// configuration names is two levels above its own `outputs`.
 fn recover_command(s: &OutputStatus) -> String {
@@ -147,6 +153,10 @@ pub(crate) fn rest(s: &OutputStatus) -> String {
     let more = s.pending.saturating_sub(s.entries.len().min(MAX_SHOWN) as u64);
     if more > 0 {
         let _ = writeln!(out, "monarch:   and {} more", count(more));
+    }
+    if is_kept_only(s) {
+        let _ = writeln!(out, "monarch: it stays in {}/kept until you have decided", s.staging.shown());
+        return out;
     }
     let volatile = if s.is_volatile { ", in memory, until this node restarts" } else { "" };
     let _ = writeln!(
@@ -221,6 +231,24 @@ mod tests {
         assert_eq!(summary(&quiet), "nothing pending");
         let open = OutputStatus { pending: 0, pending_bytes: 0, open: 2, oldest_ms: None, rate: 0, ..status() };
         assert_eq!(summary(&open), "2 files open for writing (for 900ms)");
+    }
+
+    #[test]
+    fn what_no_record_explains_is_named_and_no_command_publishes_it() {
+        let kept = PendingEntry {
+            path: "f05".into(),
+            state: PendingState::Kept,
+            bytes: 1,
+            copied: 0,
+            age_ms: 0,
+            why: Some("its record in the journal is lost".into()),
+        };
+        let status = OutputStatus { pending: 1, open: 0, held: None, entries: vec![kept], ..status() };
+        let shown = rest(&status);
+        assert!(shown.contains("monarch:   kept f05: its record in the journal is lost"), "{shown}");
+        assert!(shown.contains("/outputs/00ff/kept until you have decided"), "{shown}");
+        assert!(!shown.contains("recover"), "{shown}");
+        assert!(!text(&Found { status, is_drained: false }).contains("recover"));
     }
 
     #[test]

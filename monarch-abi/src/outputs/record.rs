@@ -180,9 +180,20 @@ fn checksum(record: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(record)
 }
 
-/// Reads the record at the begin of `bytes`; `None` when there is no whole one.
+/// Reads the record at the begin of `bytes`; `None` when there is no whole one, or its [`Op`] is
+/// not known here.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Record<'_>> {
+    let header = whole(bytes)?;
+    let record = bytes.get(..header.len as usize)?;
+    let a = record.get(HEADER..)?.get(..usize::from(header.a_len))?;
+    let b = record.get(HEADER + a.len()..)?.get(..usize::from(header.b_len))?;
+    Some(Record { header, op: Op::from_number(header.op)?, a, b })
+}
+
+/// The header of the record at the begin of `bytes`, if it is whole, whatever its operation is.
+#[must_use]
+pub fn whole(bytes: &[u8]) -> Option<Header> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     let len = header.len as usize;
     let texts = usize::from(header.a_len) + usize::from(header.b_len);
@@ -194,12 +205,13 @@ pub fn read(bytes: &[u8]) -> Option<Record<'_>> {
     let copy = copy.get_mut(..len)?;
     put(copy, record);
     put(copy.get_mut(8..)?, &[0; 8]);
-    if checksum(copy) != header.sum {
-        return None;
-    }
-    let a = record.get(HEADER..)?.get(..usize::from(header.a_len))?;
-    let b = record.get(HEADER + a.len()..)?.get(..usize::from(header.b_len))?;
-    Some(Record { header, op: Op::from_number(header.op)?, a, b })
+    (checksum(copy) == header.sum).then_some(header)
+}
+
+/// Whether the record at the begin of `bytes` is whole, with an operation of a newer version.
+#[must_use]
+pub fn is_of_newer_version(bytes: &[u8]) -> bool {
+    whole(bytes).is_some_and(|header| Op::from_number(header.op).is_none())
 }
 
 #[cfg(test)]
@@ -238,6 +250,20 @@ mod tests {
             bytes[at] ^= 1;
             assert!(read(&bytes).is_none(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_whole_and_is_not_read() {
+        let mut out = [0; MAX_BYTES];
+        let len = write(&mut out, Header { seq: 7, ..Header::default() }, Op::Unlink, b"a", b"").unwrap().len();
+        assert!(!is_of_newer_version(&out[..len]));
+        out[40..42].copy_from_slice(&77u16.to_le_bytes());
+        assert!(!is_of_newer_version(&out[..len]), "its checksum is wrong");
+        out[8..16].fill(0);
+        let sum = checksum(&out[..len]);
+        out[8..16].copy_from_slice(&sum.to_le_bytes());
+        assert!(is_of_newer_version(&out[..len]) && read(&out[..len]).is_none());
+        assert_eq!(whole(&out[..len]).unwrap().seq, 7);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Bench {
             let size = file.write_at(id.to_string().as_bytes(), 0).unwrap() as u64;
             let TargetStat { dev, ino, .. } = file.stat().unwrap();
             let attributes = Attributes { mode: 0o644, owner: None, atime_ns: 0, mtime_ns: 0 };
-            self.publisher.copied(id, CopiedPart { path, dev, ino, size, sum: 0, attributes });
+            self.publisher.copied(id, CopiedPart { path, dev, ino, size, attributes });
             self.plan.lock().planner.copied(id, request.generation);
         }
     }
@@ -73,7 +73,7 @@ impl Bench {
 
     /// What is logged: the kinds and the files of all steps.
     fn logged(&self) -> Vec<(Kind, u64)> {
-        let (_, entries) = PublishedLog::open(self.publisher.staging.dir()).unwrap();
+        let entries = PublishedLog::open(self.publisher.staging.dir()).unwrap().entries;
         let steps = entries.iter().filter_map(|entry| Some((entry.checked_kind()?, entry.id)));
         steps.filter(|(kind, _)| *kind != Kind::Begin).collect()
     }

@@ -1,6 +1,7 @@
 //! The drain with real files: the test does what the shim does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
+mod damage;
 mod nodes;
 mod shim;
 mod stale;
