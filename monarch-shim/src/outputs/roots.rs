@@ -1,7 +1,7 @@
 //! Output roots as this process sees them: their mapped state, and whether they lie where they lie
 //! for the agent.
 
-use super::kernel;
+use super::kernel::{self, SignalsBlocked};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -171,6 +171,19 @@ fn is_trusted(ctx: &Ctx, number: usize, output: &Output) -> bool {
 /// The mapped state of an output root.
 fn mapped(ctx: &Ctx, number: usize, output: &Output) -> Option<&'static StateMap<'static>> {
     let cell = CELLS.get(number)?;
+    if cell.flag.load(Ordering::Acquire) != MAPPED {
+        return map_first(ctx, cell, output);
+    }
+    // SAFETY: written before the flag said so, and never again.
+    Some(unsafe { (*cell.map.0.get()).assume_init_ref() })
+}
+
+/// Maps the state for the first time, or waits for the thread that does. No signal handler of this
+/// thread runs meanwhile: it would wait for the thread that it has interrupted.
+#[cold]
+#[inline(never)]
+fn map_first(ctx: &Ctx, cell: &'static Cell, output: &Output) -> Option<&'static StateMap<'static>> {
+    let _signals = SignalsBlocked::begin();
     for _ in 0..MAP_TRIES {
         match cell.flag.compare_exchange(EMPTY, MAPPING, Ordering::Acquire, Ordering::Acquire) {
             Err(MAPPED) => {
