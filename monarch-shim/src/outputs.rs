@@ -16,6 +16,7 @@
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create) | staging a new file |
 //! | [`open`](mod@open) | opens |
+//! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
 //! | [`names`](mod@names) | removing, linking, making names |
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |

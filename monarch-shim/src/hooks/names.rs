@@ -142,7 +142,7 @@ pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> 
             return call();
         }
         if let (0, Some(root)) = (result, root) {
-            outputs::roots::made(&root);
+            outputs::barrier::wait_for_root(&root);
         }
         result
     }

@@ -3,7 +3,7 @@
 use super::journal::{About, Journal};
 use super::kernel::Errno;
 use super::order::{sleep, sleep_up_to};
-use super::roots::Root;
+use super::roots::{self, Root};
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::demand::{self, Life};
 use monarch_abi::outputs::record::Op;
@@ -17,6 +17,11 @@ const DEAD_AGENT_TIMEOUT_MS: u64 = 60_000;
 /// How long an open for writing waits while the agent publishes the file: many times what a PFS
 /// that answers takes to rename it.
 const PUBLISHED_TIMEOUT_MS: u64 = 300;
+
+/// How long a process waits for the agent to open an output root that it has made.
+const MADE_TIMEOUT_MS: u64 = 2_000;
+/// How long it sleeps at a time.
+const MADE_SLEEP_MS: u64 = 50;
 
 /// The agent without whose successor this process has waited for [`DEAD_AGENT_TIMEOUT_MS`]: its
 /// number, or 0.
@@ -47,6 +52,24 @@ pub fn begin(root: &Root) -> u64 {
         let _ = journal.append(Op::Barrier, About::default(), b"", b"");
     }
     state.last_entry.load(Ordering::Acquire)
+}
+
+/// This process has made the directory of an output root, or has moved one there: waits until the
+/// agent has opened it, and has said which one it is.
+#[cold]
+#[inline(never)]
+pub fn wait_for_root(root: &Root) {
+    let (state, began) = (root.state(), coarse_ms());
+    let changes = state.root_changes.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    root.map.notify_agent();
+    while coarse_ms().saturating_sub(began) < MADE_TIMEOUT_MS && demand::agent_up(root.ctx.map.ctl) {
+        let seen = state.done.load(Ordering::Acquire);
+        if state.root_seen.load(Ordering::Acquire) >= changes {
+            break;
+        }
+        sleep_up_to(root, seen, MADE_SLEEP_MS);
+    }
+    roots::forget(root);
 }
 
 /// Waits until the agent does not publish a file any more, or does not get on with it.

@@ -258,9 +258,9 @@ impl Drop for Unfinished {
     }
 }
 
-/// A part file, which is removed again unless it is kept. It is open, so that the kernel knows where
-/// it lies: its directory may be renamed, and of a directory that is removed the agent moves part
-/// files into the output root.
+/// A part file, which is removed again unless it is kept. It is open, so that the kernel knows
+/// where it lies: its directory may be renamed, and of a directory that is removed the agent moves
+/// part files into the output root.
 struct Part {
     id: u64,
     /// Where it was made.

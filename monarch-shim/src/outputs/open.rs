@@ -5,7 +5,7 @@ use super::barrier;
 use super::create::{Create, Created, NOT_PASSED_ON, create, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
-use super::kernel;
+use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
 use super::place::Place;
@@ -58,14 +58,16 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                     return done.map(Answer::Done);
                 }
             },
-            Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags)? {
-                Some(fd) => return Ok(Answer::Done(fd)),
-                None => continue,
+            Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags) {
+                Ok(Some(fd)) => return Ok(Answer::Done(fd)),
+                Ok(None) => continue,
+                Err(e) => return through_for(place, e),
             },
-            Entry::File(file) => match truncate(place, file, how)? {
-                Created::Fd(fd) => return Ok(Answer::Done(fd)),
-                Created::Again => continue,
-                Created::Through | Created::Unstaged => return through(place),
+            Entry::File(file) => match truncate(place, file, how) {
+                Ok(Created::Fd(fd)) => return Ok(Answer::Done(fd)),
+                Ok(Created::Again) => continue,
+                Ok(Created::Through | Created::Unstaged) => return through(place),
+                Err(e) => return through_for(place, e),
             },
             Entry::Symlink(_) => return Err(libc::ELOOP),
             Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
@@ -112,6 +114,18 @@ pub fn through(place: &Place) -> Result<Answer<Fd>> {
     barrier::wait_for_all(&place.root)?;
     let _ = forget_clean(place);
     Ok(Answer::Plain)
+}
+
+/// [`through`] for an error of the tier, which is not the application's unless the file stays
+/// pending: it may be open elsewhere.
+#[cold]
+#[inline(never)]
+fn through_for(place: &Place, errno: Errno) -> Result<Answer<Fd>> {
+    if !matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EIO) {
+        return Err(errno);
+    }
+    let answer = through(place)?;
+    if tree::read(&place.root, place.rel())?.is_pending() { Err(errno) } else { Ok(answer) }
 }
 
 /// Opens a staged file. `O_NONBLOCK` is set afterwards: with it an open fails while the agent holds

@@ -9,7 +9,7 @@ use super::listing;
 use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs};
 use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
-use super::roots::{self, Root};
+use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::{HeldParent, settle_parent};
 use core::sync::atomic::{Ordering, fence};
@@ -187,7 +187,7 @@ impl Target {
     fn end(&mut self, is_done: bool) -> Result<()> {
         let Self { place, held } = self;
         if is_done && place.rel().is_empty() {
-            roots::made(&place.root);
+            barrier::wait_for_root(&place.root);
         }
         let held = held.take();
         if !is_done && held.is_none() {

@@ -1,12 +1,11 @@
 //! Output roots as this process sees them: their mapped state, and whether they lie where they lie
 //! for the agent.
 
-use super::{kernel, order};
+use super::kernel::{self, SignalsBlocked};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::{MAX_OUTPUTS, Output};
-use monarch_abi::demand;
 use monarch_abi::mem::Map;
 use monarch_abi::outputs::state::{self, State, StateMap, closed};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
@@ -200,24 +199,9 @@ fn is_trusted(ctx: &Ctx, number: usize, output: &Output, state: &State) -> bool 
     is_it
 }
 
-/// How long a process waits for the agent to open an output root that it has made.
-const MADE_TIMEOUT_MS: u64 = 2_000;
-
-/// This process has made the directory of an output root, or has moved one there: the agent opens
-/// it, and says which one it is to other processes.
-#[cold]
-#[inline(never)]
-pub fn made(root: &Root) {
-    let (state, began) = (root.state(), sys::coarse_ms());
-    let changes = state.root_changes.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-    root.map.notify_agent();
-    while sys::coarse_ms().saturating_sub(began) < MADE_TIMEOUT_MS && demand::agent_up(root.ctx.map.ctl) {
-        let seen = state.done.load(Ordering::Acquire);
-        if state.root_seen.load(Ordering::Acquire) >= changes {
-            break;
-        }
-        order::sleep_up_to(root, seen, 50);
-    }
+/// Another directory has the path of the root by now: whether it lies here where it lies for the
+/// agent is to be looked at again.
+pub fn forget(root: &Root) {
     let outputs = root.ctx.map.outputs().iter().enumerate();
     // Each spelling of the root has an entry of its own.
     let of_root = outputs.filter(|(_, output)| root.ctx.map.str(&output.staging) == root.staging());
@@ -227,6 +211,19 @@ pub fn made(root: &Root) {
 /// The mapped state of an output root.
 fn mapped(ctx: &Ctx, number: usize, output: &Output) -> Option<&'static StateMap<'static>> {
     let cell = CELLS.get(number)?;
+    if cell.flag.load(Ordering::Acquire) != MAPPED {
+        return map_first(ctx, cell, output);
+    }
+    // SAFETY: written before the flag said so, and never again.
+    Some(unsafe { (*cell.map.0.get()).assume_init_ref() })
+}
+
+/// Maps the state for the first time, or waits for the thread that does. No signal handler of this
+/// thread runs meanwhile: it would wait for the thread that it has interrupted.
+#[cold]
+#[inline(never)]
+fn map_first(ctx: &Ctx, cell: &'static Cell, output: &Output) -> Option<&'static StateMap<'static>> {
+    let _signals = SignalsBlocked::begin();
     for _ in 0..MAP_TRIES {
         match cell.flag.compare_exchange(EMPTY, MAPPING, Ordering::Acquire, Ordering::Acquire) {
             Err(MAPPED) => {

@@ -3,6 +3,7 @@
 
 use super::tree::{Tree, differences, tree};
 use super::world::{Drain, Outputs, PART_OPS, PARTS, is_built};
+use crate::faults::Tmpfs;
 use crate::harness::{Ended, Job, Running, assert_same};
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::collections::BTreeSet;
@@ -424,4 +425,36 @@ fn a_file_that_is_created_during_the_rename_of_its_directory_moves_along() {
     let stall = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(1))));
     w.pfs().fault(stall.ops(&[Op::Rename]).path("out/d?")).unwrap();
     one_after_the_other(&w, &["create,rename", "4", "0.9"]);
+}
+
+/// A tier without names or bytes left, on a file system with these options, while the PFS takes
+/// nothing: the job waits until it does.
+#[track_caller]
+fn on_a_full_tier(how: &str, options: &str) {
+    let Some(tmpfs) = Tmpfs::mount(options) else { return };
+    let w = Outputs::plan(|plan| plan.tier_dir(tmpfs.path().join("tier")), |pfs| pfs);
+    if !is_built() {
+        return;
+    }
+    w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(PART_OPS).path(PARTS)).unwrap();
+    let mut running = w.start(&w.program("corners/full_tier.py").arg(how).arg(tmpfs.path()));
+    running.until_written("full\n");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!running.written().contains("done"), "{}", running.written());
+    assert!(!w.published().join("marker").exists(), "the PFS has the marker before its data");
+    w.pfs().clear().unwrap();
+    let ended = running.end().good();
+    assert!(ended.text().contains("## end") && !ended.text().contains("refused"), "{}", ended.text());
+    assert!(w.published().join("data").exists());
+    assert_eq!(w.published().join("marker").exists(), how == "names");
+}
+
+#[test]
+fn a_marker_for_which_the_tier_has_no_name_does_not_overtake_its_data() {
+    on_a_full_tier("names", "size=300m,nr_inodes=2000");
+}
+
+#[test]
+fn a_pending_file_is_opened_again_though_the_tier_has_no_space_for_the_record() {
+    on_a_full_tier("bytes", "size=64m");
 }
