@@ -178,8 +178,8 @@ mod tests {
         reader.read(len, |r| offsets.push(offsets.last().unwrap() + u64::from(r.header.len))).unwrap();
         for (at, bytes) in [(0, 1), (9, 1), (1000, 3), (2500, 2000), (4998, 1)] {
             let (file, _) = journal(5000);
-            for of in at..at + bytes {
-                file.as_file().write_all_at(&[0xff], offsets[of] + 20).unwrap();
+            for offset in &offsets[at..at + bytes] {
+                file.as_file().write_all_at(&[0xff], offset + 20).unwrap();
             }
             let (mut reader, mut seqs) = (JournalReader::new(file.reopen().unwrap()), Vec::new());
             let (end, damage) = reader.read_past_damage(len, |r| seqs.push(r.header.seq as usize)).unwrap();

@@ -1,6 +1,6 @@
 //! Processes that were killed while they made a part file.
 
-use crate::processes::is_alive;
+use crate::processes::Openers;
 use monarch_abi::outputs::making::{Left, MAKING_SLOTS};
 use monarch_abi::outputs::state::State;
 use std::time::{Duration, Instant};
@@ -8,16 +8,25 @@ use std::time::{Duration, Instant};
 /// How long a create may still be under way on the PFS after its process was killed.
 const CREATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Since when the processes that have the slots of [`State::making`] are known to be killed.
+/// The slots of [`State::making`].
 #[derive(Debug, Default)]
-pub struct KilledCreates([Option<Instant>; MAKING_SLOTS]);
+pub struct KilledCreates {
+    /// Since when the process that has a slot is known to be killed.
+    since: [Option<Instant>; MAKING_SLOTS],
+    makers: Openers,
+}
 
 impl KilledCreates {
     /// Frees the slots of killed processes, after their part files were removed by `remove`, which
     /// says whether nothing is left to be done.
     pub fn clean_up(&mut self, state: &State, mut remove: impl FnMut(&Left) -> bool) {
-        for (slot, since) in state.making.iter().zip(&mut self.0) {
-            let Some(left) = slot.left().filter(|left| !is_alive(left.pid, left.since_ns)) else {
+        let Self { since, makers } = self;
+        let mut is_alive = |left: &Left| {
+            makers.saw(left.pid, left.since_ns);
+            makers.is_alive(left.pid, left.since_ns)
+        };
+        for (slot, since) in state.making.iter().zip(since) {
+            let Some(left) = slot.left().filter(|left| !is_alive(left)) else {
                 *since = None;
                 continue;
             };
@@ -32,7 +41,7 @@ impl KilledCreates {
     /// Whether a part file may still appear.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.0.iter().any(Option::is_some)
+        self.since.iter().any(Option::is_some)
     }
 }
 

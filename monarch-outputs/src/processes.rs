@@ -42,13 +42,6 @@ impl Running {
     }
 }
 
-/// Whether a process that opened a file at a time still runs: one with its number that began later
-/// is another.
-#[must_use]
-pub fn is_alive(pid: u32, opened_ns: u64) -> bool {
-    Running::find(pid).is_some_and(|process| process.began_before(opened_ns))
-}
-
 /// Processes that have opened staged files.
 #[derive(Debug, Default)]
 pub struct Openers {
@@ -69,7 +62,8 @@ impl Openers {
         }
     }
 
-    /// [`is_alive`]; of a process that was seen, whatever the clock has been set to since.
+    /// Whether a process that opened a file at a time still runs: one with its number that began
+    /// later is another. Of a process that was seen, whatever the clock has been set to since.
     pub fn is_alive(&mut self, pid: u32, opened_ns: u64) -> bool {
         let found = Running::find(pid);
         match self.known.get(&pid) {
