@@ -2,7 +2,8 @@
 
 use crate::args::{ConfigArgs, time};
 use crate::exit_code::EX_NOT_PUBLISHED;
-use crate::outputs::found::{ANSWER_TIMEOUT, is_about};
+use crate::outputs::found::ANSWER_TIMEOUT;
+use crate::outputs::named::is_about;
 use crate::outputs::waiting::{Goal, Verdict, Waiting};
 use crate::outputs::{lines, named};
 use crate::progress::Bar;

@@ -6,9 +6,9 @@
 use super::accounting::speaks_for_node;
 use super::child;
 use super::service::Service;
-use crate::outputs::found::{self, is_about};
-use crate::outputs::lines;
+use crate::outputs::named::is_about;
 use crate::outputs::waiting::{Goal, Verdict, Waiting};
+use crate::outputs::{found, lines};
 use crate::progress::Bar;
 use crate::say;
 use monarch_core::agent::protocol::{OutputStatus, Reply, Request};

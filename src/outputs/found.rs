@@ -1,7 +1,7 @@
 //! The output roots of this user on this node: those that agents drain, and those that earlier jobs
 //! have left in the tiers.
 
-use super::named;
+use super::named::{self, is_about};
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_USAGE;
 use crate::{agents, say};
@@ -11,7 +11,7 @@ use monarch_core::config::Places;
 use monarch_core::left_outputs;
 use monarch_core::shown::ShowPath;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -66,11 +66,6 @@ pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, Exit
     Ok(Outputs { found, dirs, is_complete })
 }
 
-/// Whether an output root is meant by these directories: it holds one of them, or lies in one.
-pub(crate) fn is_about(dirs: &[PathBuf], root: &Path) -> bool {
-    dirs.is_empty() || dirs.iter().any(|dir| dir.starts_with(root) || root.starts_with(dir))
-}
-
 /// The directories of a configuration that may hold tiers.
 fn tier_dirs(places: &Places) -> Vec<PathBuf> {
     places.tiers.iter().map(|tier| tier.path.clone()).chain(places.default_tier.clone()).collect()
@@ -90,20 +85,4 @@ pub(crate) fn left(dirs: &[PathBuf]) -> (Vec<OutputStatus>, bool) {
         }
     }
     (all, is_complete)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_means_the_output_root_around_it_and_those_below_it() {
-        let root = Path::new("/scratch/run");
-        for (dir, meant) in
-            [("/scratch/run", true), ("/scratch/run/a", true), ("/scratch", true), ("/scratch/run2", false)]
-        {
-            assert_eq!(is_about(&[dir.into()], root), meant, "{dir}");
-        }
-        assert!(is_about(&[], root));
-    }
 }

@@ -2,7 +2,6 @@
 //! as it is written is not looked up: the file system may be the one that does not answer.
 
 use crate::exit_code::EX_USAGE;
-use crate::outputs::found::is_about;
 use crate::say;
 use monarch_core::shown::ShowPath;
 use std::ffi::OsStr;
@@ -24,6 +23,11 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// answer.
 pub(crate) fn resolve(paths: &[PathBuf], roots: &[PathBuf]) -> Result<Vec<PathBuf>, ExitCode> {
     paths.iter().map(|path| one(path, roots)).collect()
+}
+
+/// Whether an output root is meant by these directories: it holds one of them, or lies in one.
+pub(crate) fn is_about(dirs: &[PathBuf], root: &Path) -> bool {
+    dirs.is_empty() || dirs.iter().any(|dir| dir.starts_with(root) || root.starts_with(dir))
 }
 
 /// Whether a file system answers when this path is looked up.
@@ -164,5 +168,16 @@ mod tests {
         }
         assert!(matches!(Lookup::of(&file.join("x")), Lookup::Failed(_)));
         assert_eq!(Lookup::decode(b""), None);
+    }
+
+    #[test]
+    fn a_directory_means_the_output_root_around_it_and_those_below_it() {
+        let root = Path::new("/scratch/run");
+        for (dir, meant) in
+            [("/scratch/run", true), ("/scratch/run/a", true), ("/scratch", true), ("/scratch/run2", false)]
+        {
+            assert_eq!(is_about(&[dir.into()], root), meant, "{dir}");
+        }
+        assert!(is_about(&[], root));
     }
 }
