@@ -9,6 +9,7 @@ use monarch_core::engine::Limits;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What is served and where copies go.
 #[derive(Clone, Debug, Default, Args)]
@@ -106,6 +107,15 @@ impl SourceArgs {
 fn key_value(text: &str) -> Result<(String, String), String> {
     let (k, v) = text.split_once('=').ok_or("expected KEY=VALUE, such as source.max_inflight=8")?;
     Ok((k.to_owned(), v.to_owned()))
+}
+
+/// Parses a time as settings do.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| format!("`{text}` is not a duration; write a number and a unit, such as 50ms, 2s or 1m 30s"))
 }
 
 impl ConfigArgs {

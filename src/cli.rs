@@ -2,7 +2,7 @@
 
 use crate::commands::{
     agent, cluster, config, du, env, evict, explain, flush, hold, index, kernel, outputs, pages, raw_calls, recover,
-    refresh, report, run, simulate, stage, status, stop, top, trace, verify,
+    refresh, report, resolve, run, simulate, stage, status, stop, top, trace, verify,
 };
 use crate::say;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -196,6 +196,9 @@ enum Command {
     /// Make changes for raw system calls of a job (started by `run`; standard input is a socket)
     #[command(hide = true)]
     RawCalls(raw_calls::RawCallsArgs),
+    /// Print the real path of a file (started by commands that must not hang with its file system)
+    #[command(hide = true)]
+    Resolve(resolve::ResolveArgs),
 }
 
 /// Most typing mistakes in the name of a command for which that command is suggested.
@@ -256,6 +259,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Man(a) => pages::man(&a, Cli::command()),
         Command::Agent(args) => agent::main(&args),
         Command::RawCalls(args) => raw_calls::main(&args),
+        Command::Resolve(args) => resolve::main(&args),
     };
     done.unwrap_or_else(|e| {
         say::err(format_args!("monarch: {}\n", say::chain(&e)));

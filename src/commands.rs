@@ -17,6 +17,7 @@ pub(crate) mod raw_calls;
 pub(crate) mod recover;
 pub(crate) mod refresh;
 pub(crate) mod report;
+pub(crate) mod resolve;
 pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod stage;

@@ -115,13 +115,17 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
     }
 }
 
-/// Attaches to the agent, or starts one.
+/// Attaches to the agent, or starts one. A strict job requires that its output roots are staged.
 ///
 /// # Errors
 /// Why the job cannot be served: [`without`] or [`refuse`] says so.
-pub(crate) fn serve(config: Config) -> Result<Service, String> {
+pub(crate) fn serve(config: Config, strict: bool) -> Result<Service, String> {
     let service = Service::start(config).map_err(|e| say::chain(&e))?;
-    drain::warn_of_unstaged(&service);
+    let unstaged = drain::unstaged(&service);
+    match unstaged.first().filter(|_| strict) {
+        Some(why) => return Err(why.clone()),
+        None => drain::warn_of(&unstaged),
+    }
     Ok(service)
 }
 

@@ -10,6 +10,8 @@ mod evaluation;
 mod kernel;
 #[path = "cli/messages.rs"]
 mod messages;
+#[path = "cli/outputs.rs"]
+mod outputs;
 #[path = "cli/purge.rs"]
 mod purge;
 #[path = "cli/strict.rs"]

@@ -9,6 +9,7 @@
 //! | [`server`] | the control socket, life cycle |
 //! | [`metrics_service`] | its metrics: the page that is served, the file that is written |
 //! | [`outputs`] | the output roots of its jobs: their state, requests to publish |
+//! | [`other_agents`] | which other agent of the user on this node has an output root |
 //! | [`report`] | the agent's account of itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`counter_groups`] | where in the control block each job counts |
@@ -31,6 +32,7 @@ mod local_store;
 pub mod maintenance;
 mod metrics_service;
 mod mounts;
+mod other_agents;
 pub mod outputs;
 mod parts;
 mod peer;

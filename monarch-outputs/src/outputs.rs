@@ -144,6 +144,8 @@ impl Outputs {
         spec: &OutputRootSpec,
         target: Arc<dyn OutputTarget>,
     ) -> Result<AttachedRoot, OutputsError> {
+        // Before the lock: a PFS that does not answer must not stop the other roots.
+        let looked = target.stat(b"");
         let mut roots = self.lock();
         if let Some(root) = roots.get(&spec.root) {
             if root.attached.staging == spec.outputs_dir.join(staging::key(&spec.root)) {
@@ -166,7 +168,7 @@ impl Outputs {
             roots.remove(&spec.root);
         }
         let fail = |source: rustix::io::Errno| OutputsError::Root { path: spec.root.clone(), source: source.into() };
-        let st = target.stat(b"").map_err(fail)?;
+        let st = looked.map_err(fail)?;
         let info = RootInfo::of(&spec.root, &spec.tier, spec.is_volatile);
         let staging = StagingDir::attach(&spec.outputs_dir, info)?;
         if spec.is_left {

@@ -1,10 +1,11 @@
 //! `monarch flush`: waits until what jobs have written so far is on the parallel file system.
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, time};
 use crate::exit_code::EX_NOT_PUBLISHED;
-use crate::outputs::found::{ANSWER_TIMEOUT, is_about};
-use crate::outputs::lines;
+use crate::outputs::found::ANSWER_TIMEOUT;
+use crate::outputs::named::is_about;
 use crate::outputs::waiting::{Goal, Verdict, Waiting};
+use crate::outputs::{lines, named};
 use crate::progress::Bar;
 use crate::{agents, say};
 use anyhow::Result;
@@ -13,7 +14,7 @@ use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::shown::ShowPath;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ pub(crate) struct FlushArgs {
     #[arg(long, value_name = "FILE")]
     open: Vec<PathBuf>,
     /// Wait no longer than this, such as 30s or 10min
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
     /// Show no progress
     #[arg(long, short)]
@@ -45,23 +46,32 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_SNAPSHOT_TIME: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn main(args: &FlushArgs) -> Result<ExitCode> {
-    let dirs: Vec<PathBuf> = args.dirs.iter().map(|dir| agents::real(dir)).collect();
-    let open: Vec<PathBuf> = args.open.iter().map(|file| agents::real(file)).collect();
     let start = Instant::now();
-    let asked = (dirs.clone(), open.clone());
-    let patience = if open.is_empty() { ANSWER_TIMEOUT } else { args.timeout.unwrap_or(MAX_SNAPSHOT_TIME) };
-    let begun = match agents::need(&args.config, patience, move |client| begin(client, &asked.0, &asked.1, patience)) {
-        Ok(answers) => answers,
+    let known = match agents::need(&args.config, ANSWER_TIMEOUT, |client| client.outputs(&[])) {
+        Ok(answers) => answers.given.into_iter().flatten().map(|s| s.path).collect::<Vec<PathBuf>>(),
         Err(code) => return Ok(code),
     };
-    let flushed: Vec<OutputStatus> = begun.given.iter().flatten().cloned().collect();
-    if let Some(unknown) =
-        dirs.iter().chain(&open).find(|path| !flushed.iter().any(|s| is_about(&[(*path).clone()], &s.path)))
-    {
+    let resolved = named::resolve(&args.dirs, &known).and_then(|dirs| Ok((dirs, named::resolve(&args.open, &known)?)));
+    let (dirs, open) = match resolved {
+        Ok(paths) => paths,
+        Err(code) => return Ok(code),
+    };
+    let is_in = |path: &Path| known.iter().any(|root| is_about(&[path.to_owned()], root));
+    if let Some(unknown) = dirs.iter().chain(&open).find(|path| !is_in(path)) {
         say::err(format_args!(
             "monarch: {} is below no output root of an agent; `monarch outputs` lists them\n",
             unknown.shown()
         ));
+        return Ok(ExitCode::FAILURE);
+    }
+    let patience = if open.is_empty() { ANSWER_TIMEOUT } else { args.timeout.unwrap_or(MAX_SNAPSHOT_TIME) };
+    let begun = match agents::need(&args.config, patience, move |client| begin(client, &dirs, &open, patience)) {
+        Ok(answers) => answers,
+        Err(code) => return Ok(code),
+    };
+    let flushed: Vec<OutputStatus> = begun.given.iter().flatten().cloned().collect();
+    // A warning has said why.
+    if flushed.is_empty() && !begun.all_answered() {
         return Ok(ExitCode::FAILURE);
     }
     let roots: Vec<PathBuf> = flushed.iter().map(|s| s.path.clone()).collect();
@@ -111,7 +121,7 @@ fn wait(args: &FlushArgs, start: Instant, roots: &[PathBuf]) -> Result<(Verdict,
                 say::warn(format_args!("the agent that published {} has ended", gone.path.shown()));
                 return Ok((Verdict::Stuck, last));
             }
-            last = answers.given.into_iter().flatten().collect();
+            last = answers.given.into_iter().flatten().filter(|s| roots.contains(&s.path)).collect();
         }
         let verdict = waiting.look(start.elapsed(), &last);
         if verdict != Verdict::Wait {

@@ -8,7 +8,7 @@
 
 use crate::args::{ConfigArgs, JobConfigArgs, NoConfig};
 use crate::exit_code::EX_NO;
-use crate::job::drain::JobOutputs;
+use crate::job::drain::{self, JobOutputs};
 use crate::job::service::Service;
 use crate::job::{libraries, preflight, service, shim, spawn};
 use crate::outputs::found::ANSWER_TIMEOUT;
@@ -19,7 +19,7 @@ use clap::Args;
 use monarch_core::agent::client::{Attached, Client};
 use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::cluster::secret;
-use monarch_core::config::{Config, Resolved};
+use monarch_core::config::{Config, Resolved, Run};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -61,6 +61,8 @@ struct Held {
     attached: Attached,
     /// Whether the agent knows of shared libraries below a root.
     libraries: bool,
+    /// Lines about output roots that are not staged.
+    unstaged: Vec<String>,
 }
 
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
@@ -88,7 +90,8 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     job::follow_links(&mut config, false);
     let started = checked.and_then(|()| start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))));
     match started {
-        Ok(Held { attached, libraries }) => {
+        Ok(Held { attached, libraries, unstaged }) => {
+            drain::warn_of(&unstaged);
             let shim = shim::find()?;
             let audit = libraries::audit(config.run.libraries, (&config.dataset, libraries), &[], &shim);
             let set = args.shell.set(&service::environment(&shim, audit.as_deref(), &attached));
@@ -137,7 +140,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     std::io::stdin().read_to_string(&mut text)?;
     let mut config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
     let outputs = JobOutputs::of(&config);
-    let accounting = std::mem::take(&mut config.run).accounting;
+    let Run { accounting, strict, .. } = std::mem::take(&mut config.run);
     let started = Instant::now();
     let served =
         watch(args.pid).and_then(|process| Ok((process, Service::start_for(config, u32::try_from(args.pid).ok())?)));
@@ -148,7 +151,12 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    tell(&Ok(Held { attached: service.attached().clone(), libraries: service.knows_libraries() }))?;
+    let unstaged = drain::unstaged(&service);
+    if let Some(why) = unstaged.first().filter(|_| strict) {
+        tell(&Err(why.clone()))?;
+        return Ok(ExitCode::FAILURE);
+    }
+    tell(&Ok(Held { attached: service.attached().clone(), libraries: service.knows_libraries(), unstaged }))?;
     while is_alive(&process) && !crate::job::child::is_told_to_end() {
         service.keep_alive();
     }

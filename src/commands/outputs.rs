@@ -2,6 +2,7 @@
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO;
+use crate::outputs::found::Found;
 use crate::outputs::{found, lines};
 use crate::say;
 use anyhow::Result;
@@ -14,6 +15,9 @@ pub(crate) struct OutputsArgs {
     /// Output roots, or directories below them; without any, all
     #[arg(value_name = "DIR")]
     dirs: Vec<PathBuf>,
+    /// List also what earlier jobs have left in which nothing is pending
+    #[arg(long)]
+    all: bool,
     /// Print an array of objects, one per output root
     #[arg(long)]
     json: bool,
@@ -31,7 +35,13 @@ pub(crate) fn main(args: &OutputsArgs) -> Result<ExitCode> {
     } else if outputs.found.is_empty() {
         say::note(format_args!("nothing is staged on this node; name the tier of another job with --tier"));
     } else {
-        say::out(format_args!("{}", outputs.found.iter().map(lines::text).collect::<Vec<_>>().join("\n")))?;
+        let is_shown = |f: &&Found| args.all || !args.dirs.is_empty() || f.is_drained || f.status.is_pending();
+        let shown: Vec<String> = outputs.found.iter().filter(is_shown).map(lines::text).collect();
+        if shown.is_empty() {
+            say::note(format_args!("nothing is pending; `monarch outputs --all` lists what earlier jobs have used"));
+        } else {
+            say::out(format_args!("{}", shown.join("\n")))?;
+        }
     }
     Ok(match (outputs.found.iter().any(|found| found.status.is_pending()), outputs.is_complete) {
         (true, _) => ExitCode::from(EX_NO),

@@ -5,16 +5,18 @@ use crate::exit_code::EX_NOT_PUBLISHED;
 use crate::outputs::found::Outputs;
 use crate::outputs::recovery::{self, Recovered, recover};
 use crate::outputs::waiting::{Goal, Verdict, Waiting};
-use crate::outputs::{found, lines};
+use crate::outputs::{found, lines, named};
 use crate::progress::Bar;
 use crate::say;
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::protocol::OutputStatus;
+use monarch_core::left_outputs;
+use monarch_core::outputs::errors::OutputsError;
 use monarch_core::shown::ShowPath;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -41,6 +43,7 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
         Ok(outputs) => outputs,
         Err(code) => return Ok(code),
     };
+    let dirs = outputs.dirs;
     let all: Vec<PathBuf> = outputs.found.iter().map(|found| found.status.staging.clone()).collect();
     let (drained, left): (Vec<_>, Vec<_>) = outputs.found.into_iter().partition(|found| found.is_drained);
     if left.is_empty() && !args.json {
@@ -60,7 +63,7 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
     if args.json {
         say::json(&done)?;
     }
-    failed |= !remove_orphans(args, &all)?;
+    failed |= !remove_orphans(args, &dirs, &all)?;
     let refused = drained.iter().map(|found| &found.status).filter(|status| status.is_refused);
     let rest: Vec<&OutputStatus> = done.iter().map(|r| &r.rest).chain(refused).filter(|s| s.is_pending()).collect();
     rest.iter().for_each(|s| say::err(format_args!("{}", lines::rest(s))));
@@ -76,9 +79,10 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
 fn settled(args: &RecoverArgs) -> Result<Outputs, ExitCode> {
     let (start, bar) = (Instant::now(), Bar::new(args.quiet || args.json));
     let mut waiting = Waiting::new(Goal::Flushed, None);
-    let mut is_first = true;
+    let (mut is_first, mut dirs) = (true, args.dirs.clone());
     loop {
-        let outputs = found::all(&args.config, &args.dirs)?;
+        let outputs = found::all(&args.config, &dirs)?;
+        dirs.clone_from(&outputs.dirs);
         let drained = outputs.found.iter().filter(|found| found.is_drained).map(|found| &found.status);
         let pending: Vec<OutputStatus> = drained.filter(|status| status.is_pending()).cloned().collect();
         if std::mem::take(&mut is_first) {
@@ -100,9 +104,10 @@ fn settled(args: &RecoverArgs) -> Result<Outputs, ExitCode> {
 
 /// Removes part files below the directories that are named whose staged files are gone with their
 /// tier. Returns whether all of them could be read.
-fn remove_orphans(args: &RecoverArgs, staging: &[PathBuf]) -> Result<bool> {
+fn remove_orphans(args: &RecoverArgs, dirs: &[PathBuf], staging: &[PathBuf]) -> Result<bool> {
     let mut all_read = true;
-    for dir in &args.dirs {
+    for dir in dirs {
+        wait_for_answer(dir);
         match recovery::remove_orphans(dir, staging) {
             Ok(0) => {}
             Ok(_) if args.json => {}
@@ -124,12 +129,38 @@ fn remove_orphans(args: &RecoverArgs, staging: &[PathBuf]) -> Result<bool> {
 fn one(args: &RecoverArgs, left: &OutputStatus) -> Result<Recovered> {
     let (start, bar) = (Instant::now(), Bar::new(args.quiet || args.json));
     let mut waiting = Waiting::new(Goal::Drained, None);
-    let recovered = recover(left, &mut |now| {
-        let now = std::slice::from_ref(now);
-        let _ = waiting.look(start.elapsed(), now);
-        waiting.show(&bar, now);
-        ControlFlow::Continue(())
-    })?;
+    wait_for_answer(&left.path);
+    let mut holder = None;
+    let recovered = loop {
+        let recovered = recover(left, &mut |now| {
+            let now = std::slice::from_ref(now);
+            let _ = waiting.look(start.elapsed(), now);
+            waiting.show(&bar, now);
+            ControlFlow::Continue(())
+        });
+        let Err(e) = &recovered else { break recovered? };
+        let Some(OutputsError::InUse { pid, .. }) = e.downcast_ref() else {
+            // The other process has published all and removed it.
+            if holder.is_some() && !left.staging.exists() {
+                say::note(format_args!("{}: the other process has published it", left.path.shown()));
+                let rest = OutputStatus { path: left.path.clone(), ..OutputStatus::default() };
+                return Ok(Recovered { root: left.path.clone(), published: 0, bytes: 0, parts_removed: 0, rest });
+            }
+            break recovered?;
+        };
+        if holder.replace(*pid) != Some(*pid) {
+            say::note(format_args!(
+                "process {pid} publishes {}: {}; waiting for it",
+                left.path.shown(),
+                lines::summary(left)
+            ));
+        }
+        let now = left_outputs::read(left.staging.ancestors().nth(2).unwrap_or(&left.staging)).unwrap_or_default();
+        let now: Vec<OutputStatus> = now.into_iter().filter(|s| s.staging == left.staging).collect();
+        let _ = waiting.look(start.elapsed(), &now);
+        waiting.show(&bar, &now);
+        std::thread::sleep(POLL_INTERVAL);
+    };
     drop(bar);
     if !args.json {
         let parts = match recovered.parts_removed {
@@ -144,4 +175,11 @@ fn one(args: &RecoverArgs, left: &OutputStatus) -> Result<Recovered> {
         ))?;
     }
     Ok(recovered)
+}
+
+/// Says so when the file system of a directory does not answer, and waits for it.
+fn wait_for_answer(dir: &Path) {
+    if !named::answers(dir) {
+        say::warn(format_args!("the file system of {} does not answer; waiting for it", dir.shown()));
+    }
 }

@@ -66,7 +66,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
                     }
                 }
                 job::follow_links(&mut config, args.quiet);
-                match job::serve(config) {
+                match job::serve(config, strict) {
                     Ok(started) => service = Some(started),
                     Err(why) if strict => return Ok(job::refuse(&why, strict_by)),
                     Err(why) => job::without(&why),

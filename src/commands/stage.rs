@@ -46,7 +46,7 @@ pub(crate) struct StageArgs {
     #[arg(long)]
     dry_run: bool,
     /// How long files are tried again that fail, or that were changed a moment ago
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = crate::args::time)]
     retry: Duration,
     /// Print what came of it as an object
     #[arg(long)]

@@ -1,7 +1,9 @@
 //! The output roots of this user on this node: those that agents drain, and those that earlier jobs
 //! have left in the tiers.
 
+use super::named::{self, is_about};
 use crate::args::ConfigArgs;
+use crate::exit_code::EX_USAGE;
 use crate::{agents, say};
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::OutputStatus;
@@ -9,7 +11,7 @@ use monarch_core::config::Places;
 use monarch_core::left_outputs;
 use monarch_core::shown::ShowPath;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub(crate) struct Found {
 pub(crate) struct Outputs {
     /// By their paths.
     pub(crate) found: Vec<Found>,
+    /// The directories that were named, comparable with paths of output roots.
+    pub(crate) dirs: Vec<PathBuf>,
     /// Whether each agent has answered and each tier could be read.
     pub(crate) is_complete: bool,
 }
@@ -37,10 +41,15 @@ pub(crate) struct Outputs {
 /// hold one of these directories or lie in one; all if none is named.
 ///
 /// # Errors
-/// The exit code for a configuration that is wrong.
+/// The exit code, after a message, for a configuration that is wrong, and for a directory or a tier
+/// that does not exist.
 pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, ExitCode> {
     let ask = |client: &mut Client| client.outputs(&[]);
     let (agents, places) = agents::ask(config, ANSWER_TIMEOUT, ask)?;
+    if let Some(tier) = places.tiers.iter().find(|tier| !config.tier.is_empty() && !tier.path.exists()) {
+        say::err(format_args!("monarch: {} does not exist\n", tier.path.shown()));
+        return Err(ExitCode::from(EX_USAGE));
+    }
     agents::warn_of_silent(&agents.missing);
     let mut is_complete = agents.all_answered();
     let drained = agents.given.into_iter().flatten();
@@ -50,15 +59,11 @@ pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, Exit
     let known: Vec<PathBuf> = found.iter().map(|f| f.status.staging.clone()).collect();
     let left = left.into_iter().filter(|status| !known.contains(&status.staging));
     found.extend(left.map(|status| Found { status, is_drained: false }));
-    let dirs: Vec<PathBuf> = dirs.iter().map(|dir| agents::real(dir)).collect();
+    let roots: Vec<PathBuf> = found.iter().map(|f| f.status.path.clone()).collect();
+    let dirs = named::resolve(dirs, &roots)?;
     found.retain(|f| is_about(&dirs, &f.status.path));
     found.sort_by(|a, b| a.status.path.cmp(&b.status.path));
-    Ok(Outputs { found, is_complete })
-}
-
-/// Whether an output root is meant by these directories: it holds one of them, or lies in one.
-pub(crate) fn is_about(dirs: &[PathBuf], root: &Path) -> bool {
-    dirs.is_empty() || dirs.iter().any(|dir| dir.starts_with(root) || root.starts_with(dir))
+    Ok(Outputs { found, dirs, is_complete })
 }
 
 /// The directories of a configuration that may hold tiers.
@@ -80,20 +85,4 @@ pub(crate) fn left(dirs: &[PathBuf]) -> (Vec<OutputStatus>, bool) {
         }
     }
     (all, is_complete)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_means_the_output_root_around_it_and_those_below_it() {
-        let root = Path::new("/scratch/run");
-        for (dir, meant) in
-            [("/scratch/run", true), ("/scratch/run/a", true), ("/scratch", true), ("/scratch/run2", false)]
-        {
-            assert_eq!(is_about(&[dir.into()], root), meant, "{dir}");
-        }
-        assert!(is_about(&[], root));
-    }
 }

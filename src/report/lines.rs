@@ -23,7 +23,9 @@ fn reasons(r: &Report) -> String {
 pub(crate) fn text(r: &Report) -> String {
     let (pfs, chunked, after) = (r.opens_pfs, r.opens_chunked, &r.status);
     let mut out = String::new();
-    if let Some(own) = r.own {
+    // A job without data roots, beside others.
+    let only_writes = r.own.is_some_and(|own| own.opens == 0) && r.roots.is_empty() && !after.outputs.is_empty();
+    if let Some(own) = r.own.filter(|_| !only_writes) {
         let _ = writeln!(out, "monarch: {}", of_this_job(own));
     }
     let is_brief = r.is_empty() && r.ended && r.seconds < BRIEF_JOB_SECONDS;
@@ -35,7 +37,7 @@ pub(crate) fn text(r: &Report) -> String {
             r.savings(),
             next(r).map_or_else(String::new, |n| format!("; next: {n}"))
         );
-    } else if !is_brief && (after.outputs.is_empty() || !after.roots.is_empty()) {
+    } else if !is_brief && !only_writes && (after.outputs.is_empty() || !after.roots.is_empty()) {
         let _ = writeln!(out, "monarch: nothing below {} was opened: {}", roots(r), why_nothing(r));
     }
     if pfs > 0 {
@@ -242,6 +244,19 @@ mod tests {
         assert!(said.contains("3 jobs shared this agent; the other figures are those of all of them"), "{said}");
         r.own = Some(Savings::default());
         assert!(text(&r).starts_with("monarch: this job opened nothing below the roots\n"), "{}", text(&r));
+    }
+
+    #[test]
+    fn a_job_without_data_roots_that_shares_an_agent_is_not_said_to_have_opened_nothing() {
+        let mut r = report(&[("hits", 1), ("hit_bytes", 9)], 2.0);
+        (r.jobs, r.shared_with_other_jobs, r.own) = (2, true, Some(Savings::default()));
+        r.status.outputs = vec![OutputStatus { path: "/out".into(), published: 1, ..OutputStatus::default() }];
+        assert!(!text(&r).contains("opened nothing") && text(&r).contains("output /out"), "{}", text(&r));
+        r.roots = vec!["/data".into()];
+        assert!(text(&r).contains("opened nothing"), "{}", text(&r));
+        let mut r = report(&[], 2.0);
+        (r.own, r.status.outputs) = (Some(Savings::default()), vec![OutputStatus::default()]);
+        assert_eq!(text(&r), "");
     }
 
     #[test]

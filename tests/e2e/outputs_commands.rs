@@ -90,7 +90,8 @@ fn run_waits_for_a_stalled_file_system_and_what_is_pending_is_shown_meanwhile() 
     let shown = of_json(&p.monarch(&["outputs", "--json"]));
     assert_eq!((&shown[0]["pending"], &shown[0]["is_drained"]), (&1.into(), &true.into()), "{shown}");
     assert_eq!(shown[0]["entries"][0]["path"], "model.pt");
-    says(&p.monarch(&["outputs", "/elsewhere"]), 0, &["nothing is staged on this node"]);
+    says(&p.monarch(&["outputs", "/usr"]), 0, &["nothing is staged on this node"]);
+    says(&p.monarch(&["outputs", "/elsewhere"]), 2, &["/elsewhere does not exist"]);
     let status = of_json(&p.monarch(&["status", "--json"]));
     assert_eq!(status[0]["outputs"][0]["pending_bytes"], SAVED, "{status}");
     says(&p.monarch(&["status"]), 0, &["OUTPUT ROOT", "2.9 MiB"]);
@@ -183,8 +184,10 @@ fn what_killed_processes_leave_is_published_by_recover() {
     let left = of_json(&p.monarch(&["outputs", "--json"]));
     assert_eq!((&left[0]["is_drained"], &left[0]["pending_bytes"]), (&false.into(), &SAVED.into()), "{left}");
     says(&p.monarch(&["flush"]), 4, &["no agent of yours"]);
-    let elsewhere = p.monarch(&["recover", "/elsewhere"]);
-    says(&elsewhere, 0, &["no earlier job has left anything"]);
+    let elsewhere = p.w.backing().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    says(&p.monarch(&["recover", elsewhere.to_str().unwrap()]), 0, &["no earlier job has left anything"]);
+    says(&p.monarch(&["recover", "/elsewhere"]), 2, &["/elsewhere does not exist"]);
     assert_eq!(p.published("a.pt"), None);
     says(&p.monarch(&["recover", p.out.to_str().unwrap()]), 0, &["1 file (2.9 MiB) published"]);
     assert_eq!(p.published("a.pt"), Some(SAVED));

@@ -151,7 +151,8 @@ impl Client {
         }
     }
 
-    /// State of these output roots, by their real paths; of all if none is named.
+    /// State of the output roots that are, hold or lie below one of these, by their real paths; of
+    /// all if none is named.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.

@@ -71,7 +71,7 @@ pub struct Agent {
     ending: Ending,
     node: Option<Arc<Node>>,
     metrics: Arc<MetricsService>,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Agent {
@@ -116,7 +116,7 @@ impl Agent {
             ending: Ending::default(),
             node: parts.node,
             metrics: Arc::new(metrics),
-            _lock: parts.lock,
+            lock: parts.lock,
         }
     }
 
@@ -176,6 +176,10 @@ impl Agent {
             tokio::time::sleep(LAST_REPLY_TIME).await;
         }
         self.shut_down(end);
+        if self.outputs.is_waiting() {
+            self.tiering.shared.cx.tiers.iter().for_each(TierDir::release);
+            let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
+        }
         Ok(end)
     }
 

@@ -242,6 +242,12 @@ impl TierDir {
         lock::mark_ending(&self.lock);
     }
 
+    /// Lets another agent have the tier, though this process may not have ended: a thread of it may
+    /// wait for a file system that does not answer, and keep its descriptors open.
+    pub fn release(&self) {
+        let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
+    }
+
     /// Removes everything of the tier: first `tmp`, so that copiers which still run cannot add
     /// files; last the lock, so that the next agent does not begin before. Returns what it removed,
     /// and what the kernel said of the first directory that it could not remove.

@@ -427,3 +427,137 @@ fn the_pfs_gets_each_byte_once_and_few_more_calls() {
     println!("direct {direct:?}\nstaged {staged:?}");
     assert!(calls(&staged) <= calls(&direct) + 3 * 8 + 40, "{} calls, {} direct", calls(&staged), calls(&direct));
 }
+
+/// A job of which the output root lies in, or holds, the output root of a job that still runs.
+#[test]
+fn run_waits_for_what_is_staged_in_the_output_root_of_another_job() {
+    let name = "sub/x";
+    for outer_first in [true, false] {
+        let w = Outputs::new();
+        if !is_built() {
+            return;
+        }
+        let sub = w.root().join("sub");
+        fs::create_dir(&sub).unwrap();
+        let outer = Job::new("sh").args(["-c", "echo started; read -r line"]);
+        let inner =
+            Job::new("sh").args(["-c", &format!("head -c 3000000 /dev/zero > '{}/{name}'", w.root().display())]);
+        let (first, second) = if outer_first { (w.root(), sub) } else { (sub, w.root()) };
+        let below = |job: Job, root: &std::path::Path| {
+            job.option("--output").option(root).option("--set").option("outputs.0.volatile=true")
+        };
+        let mut running = w.world().start(&below(outer, &first));
+        running.until_written("started");
+        w.slow_down(Drain::Slow);
+        let ended = w.world().start(&below(inner, &second)).end();
+        let size = fs::metadata(w.published().join(name)).map(|meta| meta.len()).ok();
+        assert_eq!((ended.status.code(), size), (Some(0), Some(3_000_000)), "{outer_first}: {}", ended.errors());
+        running.write(b"\n");
+        running.end().good();
+    }
+}
+
+/// Array jobs with a tier each: there is no common view, so the second one writes to the PFS.
+#[test]
+fn a_job_with_other_tiers_does_not_stage_below_the_output_root_of_a_job_that_runs() {
+    let w = Outputs::new();
+    if !is_built() {
+        return;
+    }
+    let mut running = w.start(&w.here(Job::new("sh").args(["-c", "echo 1 > a; echo started; read -r line"])));
+    running.until_written("started");
+    let other = tempfile::tempdir().unwrap();
+    let second = |words: &[&str]| {
+        let mut c = w.world().monarch("run");
+        c.arg("--tier").arg(format!("{}:64MiB", other.path().display())).args(words).args(w.words());
+        c.args(["--", "sh", "-c"]).arg(format!("cat '{0}/a'; echo 2 > '{0}/b'", w.root().display()));
+        c.output().unwrap()
+    };
+    let ended = second(&[]);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    for words in ["files are written to the PFS at once", "another agent of yours on this node", "the same tiers"] {
+        assert!(said.contains(words), "no `{words}` in\n{said}");
+    }
+    assert_eq!((ended.status.code(), fs::read(w.published().join("b")).ok()), (Some(0), Some(b"2\n".to_vec())));
+    let strict = second(&["--strict"]);
+    assert_eq!(strict.status.code(), Some(3), "{}", String::from_utf8_lossy(&strict.stderr));
+    running.write(b"\n");
+    running.end().good();
+    // The first agent has nothing to do any more.
+    let ended = second(&[]);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && !said.contains("at once"), "{said}");
+}
+
+/// Leaves a file pending on a PFS that does not answer any more: job and agent are killed.
+fn left_on_a_stalled_pfs() -> Outputs {
+    let w = Outputs::new();
+    if !is_built() {
+        return w;
+    }
+    w.slow_down(Drain::Held);
+    let mut running = w.start(&w.here(Job::new("sh").args(["-c", "echo 1 > left; echo started; read -r line"])));
+    running.until_written("started");
+    let agent = agent_pid(w.world());
+    running.signal(libc::SIGKILL);
+    kill(agent, libc::SIGKILL);
+    let _ = running.end();
+    w.pfs().clear().unwrap();
+    w.pfs().fault(FaultSpec::new(FaultKind::STALL)).unwrap();
+    w
+}
+
+#[test]
+fn a_stalled_pfs_of_an_earlier_job_delays_no_job_with_another_output_root() {
+    let w = left_on_a_stalled_pfs();
+    if !is_built() {
+        return;
+    }
+    let other = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let script = format!("echo 2 > '{}/f'", other.path().display());
+    let job = Job::new("sh").arg("-c").arg(script).option("--output").option(other.path());
+    let ended = w.world().start(&job.option("--set").option("outputs.0.volatile=true")).end();
+    let took = start.elapsed();
+    assert!(ended.status.success() && !ended.errors().contains("without Monarch"), "{}", ended.errors());
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(fs::read(other.path().join("f")).unwrap(), b"2\n");
+    w.pfs().clear().unwrap();
+}
+
+#[test]
+fn commands_about_outputs_answer_while_the_pfs_does_not() {
+    let w = left_on_a_stalled_pfs();
+    if !is_built() {
+        return;
+    }
+    let start = Instant::now();
+    let shown = w.monarch("outputs").arg(w.root()).output().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.code() == Some(3) && text.contains("left"), "{shown:?}");
+    let flushed = w.monarch("flush").arg(w.root()).args(["--timeout", "1s"]).output().unwrap();
+    assert!(!flushed.status.success(), "{flushed:?}");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    w.pfs().clear().unwrap();
+}
+
+/// Two commands that publish what an earlier job has left: the second one waits.
+#[test]
+fn a_recover_waits_for_another_one() {
+    let w = left_on_a_stalled_pfs();
+    if !is_built() {
+        return;
+    }
+    w.pfs().clear().unwrap();
+    w.slow_down(Drain::Held);
+    let first = w.monarch("recover").stderr(std::process::Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let second = w.monarch("recover").stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    w.pfs().clear().unwrap();
+    let ended = [first, second].map(|recover| recover.wait_with_output().unwrap());
+    assert!(ended.iter().all(|ended| ended.status.success()), "{ended:?}");
+    let said = String::from_utf8_lossy(&ended[1].stderr);
+    assert!(said.contains("waiting for it"), "{said}");
+    assert_eq!(fs::read(w.published().join("left")).unwrap(), b"1\n");
+}
