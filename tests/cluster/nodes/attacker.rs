@@ -34,7 +34,7 @@ fn nothing_is_poisoned(plan: Plan, seed: u32, from_the_start: bool) {
     steady.more(10);
     attacker.write(b"pass\n");
     attacker.until_written("passes");
-    // (From the start, a node may have been kept from the index of the others. It works alone then.)
+    // (From the start, a node may have been kept from the index of the others: it works alone.)
     if !from_the_start {
         wait_for("an epoch without the PFS", || {
             let mark = steady.c.mark();

@@ -112,8 +112,8 @@ unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> 
     None
 }
 
-/// Before a child opens a path in which the shim does not run yet: what lies there is published, and
-/// all before it, if the child may change it.
+/// Before a child opens a path, in which the shim does not run yet: what lies there is published,
+/// and all before it, if the child may change it.
 ///
 /// # Safety
 /// As for [`user::path`].
