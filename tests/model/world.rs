@@ -188,6 +188,9 @@ pub mod ctx {
     pub fn get() -> Option<Ctx> {
         Some(Ctx { map: &super::here().map })
     }
+    pub const fn may_have_large() -> bool {
+        true
+    }
     pub const fn knows_large(_map: &ControlMap<'_>) -> bool {
         true
     }
