@@ -16,7 +16,7 @@ use monarch_guest::{errno, sys};
 /// opendir(3).
 ///
 /// # Safety
-/// As for [`user::path`].
+/// As for [`monarch_guest::user::path`].
 #[inline]
 pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::dirs::Shared> {
     // SAFETY: by contract.

@@ -10,7 +10,7 @@ use monarch_guest::{ctx, errno};
 /// published one, where the path was the number of a descriptor.
 ///
 /// # Safety
-/// As for [`user::path`].
+/// As for [`monarch_guest::user::path`].
 #[inline(never)]
 pub unsafe fn set_attributes(
     dirfd: c_int,
@@ -33,7 +33,7 @@ pub unsafe fn set_attributes(
 /// Extended attributes that are set or removed by path; `call` gets the path of the staged file.
 ///
 /// # Safety
-/// As for [`user::path`].
+/// As for [`monarch_guest::user::path`].
 #[inline(never)]
 pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*const c_char) -> c_int) -> Option<c_int> {
     // SAFETY: by contract.
