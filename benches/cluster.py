@@ -4,6 +4,7 @@ root.
 
     cargo build --release --workspace
     sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote imports weights
+                                                                       broadcast
 
 Nodes are network namespaces with a link each. All of them share the processors of this machine, so
 that figures of many nodes are ratios to a baseline that ran on the same processors in the same
@@ -29,6 +30,8 @@ minutes, in turns. A figure is a median over the turns.
              Monarch, with empty tiers, and again with their copies.
     weights  one file of 2 GiB that 8 nodes map at once and read whole: bytes that the PFS sent. 16 GiB
              of disk.
+    broadcast  one file of 128 MiB that 16 nodes with links of 100 Mbit/s read at once: time of the slowest
+             node, divided by the time that one link needs for the file; the most that a node sent.
 
 `--alone` leaves out the section `cluster`, to check this script: the ratios are then those of nodes
 that do not share copies.
@@ -273,6 +276,42 @@ def weights(a):
     say(f"2 GiB that {n} nodes map and read whole at once: bytes from the PFS", of["bytes_read"] / size, 1, "x", f"{took:.1f} s, {of['open']} opens")
 
 
+def sent(net, node):
+    """Bytes that a node has sent over its link."""
+    return json.loads(nodes.ip(f"-n {net.name(node)} -s -j link show eth0"))[0]["stats64"]["tx"]["bytes"]
+
+
+def broadcast(a):
+    n, size, mbit = 16, 128 << 20, 100
+    code = "import hashlib,sys; print(hashlib.file_digest(open(sys.argv[1],'rb'),'sha1').hexdigest())"
+    wire, ratios, most, once = size * 8 / mbit / 1e6, [], [], []
+    for _ in range(a.turns):
+        with nodes.Net(n) as net, nodes.World(net, n, capacity="256MiB", cluster=["placement: hybrid", "peer_timeout: 20s"], alone=a.alone,
+                                              settings=["wait.pickup=5s", "wait.stall=20s"]) as w:
+            os.mkdir(f"{w.disk}/data")
+            with open(f"{w.disk}/data/model.safetensors", "wb") as f:
+                for _ in range(size >> 20):
+                    f.write(os.urandom(1 << 20))
+            pfs = nodes.Slowfs(f"{w.disk}/data", w.root)
+            try:
+                keepers = kept(w, n)
+                for node in range(n):
+                    net.rate(node, mbit)
+                before, links = pfs.counters(), [sent(net, node) for node in range(n)]
+                ratios.append(together(w, n, [nodes.PYTHON, "-c", code, f"{w.root}/model.safetensors"]) / wire)
+                most.append(max(sent(net, node) - links[node] for node in range(n)) / size)
+                once.append(numbers(pfs, before)["bytes_read"] / size)
+                for keeper in keepers:
+                    keeper.stdin.close()
+            finally:
+                for i in range(n):
+                    nodes.end(net.name(i))
+                pfs.close()
+    say(f"128 MiB that {n} nodes read at once over {mbit} Mbit/s: time / the wire's", med(ratios), 1.5, "x", f"{med(ratios) * wire:.1f} / {wire:.1f} s")
+    say("  most that a node sent / the file", med(most), 1.2, "x")
+    say("  bytes from the PFS / the file", med(once), 1, "x")
+
+
 SERVER = """import socket, sys
 s, block = socket.create_server((sys.argv[1], 7001)), bytes(int(sys.argv[2])); print('ready', flush=True)
 c = s.accept()[0]; c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -341,7 +380,7 @@ def remote(a):
 
 
 def main():
-    everything = dict(cold=cold, later=later, index=index, remote=remote, imports=imports, weights=weights)
+    everything = dict(cold=cold, later=later, index=index, remote=remote, imports=imports, weights=weights, broadcast=broadcast)
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--nodes", type=int, default=8, help="of cold and later")

@@ -1,4 +1,5 @@
-//! Packed copies: containers of LZ4 blocks or of zstd frames, as agents and `monarch verify` read them.
+//! Packed copies: containers of LZ4 blocks or of zstd frames, as agents and `monarch verify` read
+//! them.
 
 use super::input::{Input, patch};
 use monarch_core::engine::SourceFile;

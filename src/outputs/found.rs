@@ -41,12 +41,14 @@ pub(crate) struct Outputs {
 /// hold one of these directories or lie in one; all if none is named.
 ///
 /// # Errors
-/// The exit code, after a message, for a configuration that is wrong, and for a directory or a tier
-/// that does not exist.
+/// The exit code, after a message, for a configuration that is wrong, for a directory that does not
+/// exist, and, where none is named, for a tier that does not exist.
 pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, ExitCode> {
     let ask = |client: &mut Client| client.outputs(&[]);
     let (agents, places) = agents::ask(config, ANSWER_TIMEOUT, ask)?;
-    if let Some(tier) = places.tiers.iter().find(|tier| !config.tier.is_empty() && !tier.path.exists()) {
+    // (With directories, those that look for what a tier that is gone has left there.)
+    let is_asked_for = !config.tier.is_empty() && dirs.is_empty();
+    if let Some(tier) = places.tiers.iter().find(|tier| is_asked_for && !tier.path.exists()) {
         say::err(format_args!("monarch: {} does not exist\n", tier.path.shown()));
         return Err(ExitCode::from(EX_USAGE));
     }

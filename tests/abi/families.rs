@@ -36,7 +36,7 @@ const FAMILIES: &[Family] = &[
     ("file systems", |n| n.ends_with("statfs") || n.ends_with("statvfs") || n.ends_with("pathconf")),
     ("locks", |n| ["flock", "lockf"].contains(&n)),
     ("requests", |n| n == "ioctl" || n == "prctl"),
-    ("syncs", |n| ["sync", "syncfs", "fsync", "fdatasync", "sync_file_range"].contains(&n)),
+    ("syncs", |n| ["sync", "syncfs", "fsync", "fdatasync", "msync", "sync_file_range"].contains(&n)),
     ("handles", |n| n.ends_with("_handle_at")),
     ("memory", |n| {
         ["munmap", "mprotect", "pkey_mprotect", "mremap", "madvise", "posix_madvise", "brk", "sbrk"].contains(&n)

@@ -59,6 +59,7 @@ const NO_MESSAGES: &[(&str, &str)] = &[
     ("Bad Request", "HTTP"),
     ("Not Found", "HTTP"),
     ("Range Not Satisfiable", "HTTP"),
+    ("Misdirected Request", "HTTP"),
     ("Internal Server Error", "HTTP"),
     ("Service Unavailable", "HTTP"),
     ("another process listens at this address now", "of a double for tests"),

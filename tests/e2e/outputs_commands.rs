@@ -102,7 +102,8 @@ fn run_waits_for_a_stalled_file_system_and_what_is_pending_is_shown_meanwhile() 
     says(&p.monarch(&["flush"]), 0, &[]);
     job.end().good();
     assert_eq!(p.published("model.pt"), Some(SAVED));
-    says(&p.monarch(&["flush", "/elsewhere"]), 1, &["is below no output root of an agent"]);
+    says(&p.monarch(&["flush", "/elsewhere"]), 2, &["/elsewhere does not exist"]);
+    says(&p.monarch(&["flush", "/usr"]), 1, &["is below no output root of an agent"]);
 }
 
 #[test]

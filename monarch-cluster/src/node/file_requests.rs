@@ -6,7 +6,7 @@ use super::local_copy::{Bytes, LocalCopies, LocalFile};
 use super::peer_pool::PeerPool;
 use super::relay_table::piece_of;
 use super::relays::{Asking, Relays};
-use super::request_limits::{MAX_REQUEST_BYTES, MIN_PIECE_BYTES};
+use super::request_limits::{MAX_REQUEST_BYTES, MIN_PIECE_BYTES, MIN_RELAY_NODES};
 use super::request_paths::Purpose;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::{WaitGraph, Waits};
@@ -79,9 +79,9 @@ impl FileRequests {
         self.answering.load(Ordering::Relaxed) > BUSY_ANSWERS
     }
 
-    /// Waits until it is the turn of a request for a piece. Either a relay sends the piece, and that
-    /// is the answer, or this node does; then other nodes wait for the request for as long as the
-    /// second part lives.
+    /// Waits until it is the turn of a request for a piece. Either a relay sends the piece, and
+    /// that is the answer, or this node does; then other nodes wait for the request for as long as
+    /// the second part lives.
     pub(super) async fn turn(
         &self,
         request: FileRequest<'_>,
@@ -95,7 +95,9 @@ impl FileRequests {
             let asker = self.pool.view().number(request.peer).filter(|_| is_piece)?;
             Some((here, range.start, asker))
         };
-        let is_turn = matches!(request.purpose, Purpose::Piece | Purpose::Direct) && request.hops < MAX_HOPS;
+        let is_turn = matches!(request.purpose, Purpose::Piece | Purpose::Direct)
+            && request.hops < MAX_HOPS
+            && self.pool.view().count_up() >= MIN_RELAY_NODES;
         let Some((here, start, asker)) = is_turn.then(piece).flatten() else { return (None, None) };
         let asking = self.relays.asking(piece_of(here.file(), start), asker);
         if request.purpose == Purpose::Direct {

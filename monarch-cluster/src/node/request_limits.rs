@@ -8,6 +8,9 @@ pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
 /// Fewest bytes of a piece of a large file for which nodes wait for their turn: below that, the
 /// extra round trip costs more than the transfer.
 pub(super) const MIN_PIECE_BYTES: u64 = 64 << 10;
+/// Fewest nodes of a job that pass pieces on: among fewer, the owner's link carries a file three
+/// times at most, and a file is mapped where its first pieces come at once.
+pub(super) const MIN_RELAY_NODES: usize = 5;
 /// How long a request for a file waits at a node that has just come up for its index.
 pub(super) const INDEX_ARRIVAL_TIMEOUT: Duration = Duration::from_millis(1500);
 

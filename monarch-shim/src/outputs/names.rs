@@ -190,8 +190,8 @@ fn not_empty(below: &listing::Below) -> Result<Answer<()>> {
     if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) }
 }
 
-/// Whether the kernel refuses to remove a directory, as it is a mount point. An error is that of the
-/// directory that has it.
+/// Whether the kernel refuses to remove a directory, as it is a mount point. An error is that of
+/// the directory that has it.
 fn is_refused(place: &Place) -> Result<bool> {
     may_change_directory(place)?;
     Ok(kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?))

@@ -432,7 +432,7 @@ fn a_file_that_is_created_during_the_rename_of_its_directory_moves_along() {
 #[track_caller]
 fn on_a_full_tier(how: &str, options: &str) {
     let Some(tmpfs) = Tmpfs::mount(options) else { return };
-    let w = Outputs::plan(|plan| plan.tier_dir(tmpfs.path().join("tier")), |pfs| pfs);
+    let w = Outputs::plan(|plan| plan.tier_dir(tmpfs.path().join("tier")).tier_size("48MiB"), |pfs| pfs);
     if !is_built() {
         return;
     }

@@ -1,10 +1,12 @@
 //! Calls that open, make or cut files.
 
-use super::{as_result, at_changed_path, changed_place, given, plainly};
+use super::{at_changed_path, changed_place, given, plainly};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::create::Create;
+use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::Place;
-use crate::outputs::{attributes, descriptors, kernel, names, open as opens, peers};
+use crate::outputs::tree::Entry;
+use crate::outputs::{attributes, descriptors, kernel, open as opens, peers};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -112,8 +114,8 @@ unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> 
     None
 }
 
-/// Before a child opens a path, in which the shim does not run yet: what lies there is published,
-/// and all before it, if the child may change it.
+/// Before a child opens a path, in which the shim does not run yet: what is pending there is
+/// published. (A new file is made on the PFS at once.)
 ///
 /// # Safety
 /// As for [`user::path`].
@@ -123,11 +125,13 @@ pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_in
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
             peers::settle(place, true);
-            if changes {
-                opens::through(place)?;
-                return Ok(Answer::Plain);
+            match lookup(place, true)? {
+                Found::Entry(Entry::Nothing | Entry::Directory) | Found::Elsewhere(_) => {}
+                Found::Entry(Entry::Clean(_)) if changes => opens::forget_clean(place)?,
+                Found::Entry(Entry::Clean(_)) => {}
+                Found::Entry(_) => drop(opens::through(place)?),
             }
-            names::settle(place, true).map(as_result)
+            Ok(Answer::Plain)
         })
     }
 }
