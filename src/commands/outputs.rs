@@ -1,12 +1,13 @@
 //! `monarch outputs`: what is pending below output roots, since when and why.
 
 use crate::args::ConfigArgs;
-use crate::exit_code::EX_NO;
+use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::outputs::found::Found;
 use crate::outputs::{found, lines};
 use crate::say;
 use anyhow::Result;
 use clap::Args;
+use monarch_core::shown::ShowPath;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,6 +31,10 @@ pub(crate) fn main(args: &OutputsArgs) -> Result<ExitCode> {
         Ok(outputs) => outputs,
         Err(code) => return Ok(code),
     };
+    if let Some(tier) = outputs.missing_tier {
+        say::err(format_args!("monarch: {} does not exist\n", tier.shown()));
+        return Ok(ExitCode::from(EX_USAGE));
+    }
     if args.json {
         say::json(&outputs.found)?;
     } else if outputs.found.is_empty() {

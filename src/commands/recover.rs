@@ -47,7 +47,12 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
     let all: Vec<PathBuf> = outputs.found.iter().map(|found| found.status.staging.clone()).collect();
     let (drained, left): (Vec<_>, Vec<_>) = outputs.found.into_iter().partition(|found| found.is_drained);
     if left.is_empty() && !args.json {
-        let hint = if args.config.names_tiers() { "" } else { "; name its tier with --tier" };
+        let hint = match &outputs.missing_tier {
+            // (In an epilog: its user has no tier on this node.)
+            Some(tier) => format!(": {} does not exist", tier.shown()),
+            None if args.config.names_tiers() => String::new(),
+            None => "; name its tier with --tier".to_owned(),
+        };
         say::note(format_args!("no earlier job has left anything to publish{hint}"));
     }
     let (mut done, mut failed) = (Vec::new(), !outputs.is_complete);

@@ -3,7 +3,6 @@
 
 use super::named::{self, is_about};
 use crate::args::ConfigArgs;
-use crate::exit_code::EX_USAGE;
 use crate::{agents, say};
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::OutputStatus;
@@ -35,23 +34,21 @@ pub(crate) struct Outputs {
     pub(crate) dirs: Vec<PathBuf>,
     /// Whether each agent has answered and each tier could be read.
     pub(crate) is_complete: bool,
+    /// A tier of the command line that does not exist.
+    pub(crate) missing_tier: Option<PathBuf>,
 }
 
 /// Asks the agents, and reads the tiers that they and the configuration name, for output roots that
 /// hold one of these directories or lie in one; all if none is named.
 ///
 /// # Errors
-/// The exit code, after a message, for a configuration that is wrong, for a directory that does not
-/// exist, and, where none is named, for a tier that does not exist.
+/// The exit code, after a message, for a configuration that is wrong, and for a directory that does
+/// not exist.
 pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, ExitCode> {
     let ask = |client: &mut Client| client.outputs(&[]);
     let (agents, places) = agents::ask(config, ANSWER_TIMEOUT, ask)?;
-    // (With directories, those that look for what a tier that is gone has left there.)
-    let is_asked_for = !config.tier.is_empty() && dirs.is_empty();
-    if let Some(tier) = places.tiers.iter().find(|tier| is_asked_for && !tier.path.exists()) {
-        say::err(format_args!("monarch: {} does not exist\n", tier.path.shown()));
-        return Err(ExitCode::from(EX_USAGE));
-    }
+    let is_missing = |tier: &PathBuf| !config.tier.is_empty() && !tier.exists();
+    let missing_tier = places.tiers.iter().map(|tier| tier.path.clone()).find(is_missing);
     agents::warn_of_silent(&agents.missing);
     let mut is_complete = agents.all_answered();
     let drained = agents.given.into_iter().flatten();
@@ -65,7 +62,7 @@ pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, Exit
     let dirs = named::resolve(dirs, &roots)?;
     found.retain(|f| is_about(&dirs, &f.status.path));
     found.sort_by(|a, b| a.status.path.cmp(&b.status.path));
-    Ok(Outputs { found, dirs, is_complete })
+    Ok(Outputs { found, dirs, is_complete, missing_tier })
 }
 
 /// The directories of a configuration that may hold tiers.
