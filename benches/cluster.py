@@ -30,7 +30,7 @@ minutes, in turns. A figure is a median over the turns.
              Monarch, with empty tiers, and again with their copies.
     weights  one file of 2 GiB that 8 nodes map at once and read whole: bytes that the PFS sent. 16 GiB
              of disk.
-    broadcast  one file of 128 MiB that 16 nodes with links of 100 Mbit/s read at once: time of the slowest
+    broadcast  one file of 128 MiB that 16 nodes with links of 1 Gbit/s read at once: time of the slowest
              node, divided by the time that one link needs for the file; the most that a node sent.
 
 `--alone` leaves out the section `cluster`, to check this script: the ratios are then those of nodes
@@ -282,7 +282,7 @@ def sent(net, node):
 
 
 def broadcast(a):
-    n, size, mbit = 16, 128 << 20, 100
+    n, size, mbit = 16, 128 << 20, 1000
     code = "import hashlib,sys; print(hashlib.file_digest(open(sys.argv[1],'rb'),'sha1').hexdigest())"
     wire, ratios, most, once = size * 8 / mbit / 1e6, [], [], []
     for _ in range(a.turns):
