@@ -252,16 +252,21 @@ def imports(a):
             say("  failed lookups / direct", of["errors"] / direct["errors"], 0.01, "x")
 
 
+def model(w, size, **how):
+    """A PFS with one file of random bytes, `model.safetensors`."""
+    os.mkdir(f"{w.disk}/data")
+    with open(f"{w.disk}/data/model.safetensors", "wb") as f:
+        for _ in range(size >> 20):
+            f.write(os.urandom(1 << 20))
+    return nodes.Slowfs(f"{w.disk}/data", w.root, **how)
+
+
 def weights(a):
     n, size = a.nodes, 2 << 30
     code = "import mmap,os,sys; f=os.open(sys.argv[1],os.O_RDONLY); m=mmap.mmap(f,0,prot=mmap.PROT_READ); print(sum(m[i] for i in range(0,len(m),4096)))"
     with nodes.Net(n) as net, nodes.World(net, n, capacity="3GiB", cluster=["placement: hybrid", "peer_timeout: 20s"], alone=a.alone, disk=True,
                                           settings=["wait.pickup=5s", "wait.stall=20s", "wait.map=10m"]) as w:
-        os.mkdir(f"{w.disk}/data")
-        with open(f"{w.disk}/data/model.safetensors", "wb") as f:
-            for _ in range(size >> 20):
-                f.write(os.urandom(1 << 20))
-        pfs = nodes.Slowfs(f"{w.disk}/data", w.root, cache="keep")
+        pfs = model(w, size, cache="keep")
         try:
             keepers = kept(w, n)
             before = pfs.counters()
@@ -288,11 +293,7 @@ def broadcast(a):
     for _ in range(a.turns):
         with nodes.Net(n) as net, nodes.World(net, n, capacity="256MiB", cluster=["placement: hybrid", "peer_timeout: 20s"], alone=a.alone,
                                               settings=["wait.pickup=5s", "wait.stall=20s"]) as w:
-            os.mkdir(f"{w.disk}/data")
-            with open(f"{w.disk}/data/model.safetensors", "wb") as f:
-                for _ in range(size >> 20):
-                    f.write(os.urandom(1 << 20))
-            pfs = nodes.Slowfs(f"{w.disk}/data", w.root)
+            pfs = model(w, size)
             try:
                 keepers = kept(w, n)
                 for node in range(n):

@@ -56,8 +56,8 @@ impl DrainView {
     }
 }
 
-/// The drain of one output root. Fields: 15, because it is the place where its
-/// parts meet. Methods: 27, because each step of a turn is one.
+/// The drain of one output root. Fields: 15, because it is the place where its parts meet. Methods:
+/// 27, because each step of a turn is one.
 #[derive(Debug)]
 pub struct Drain {
     staging: Arc<StagingDir>,

@@ -60,7 +60,7 @@ impl Kept {
         }
     }
 
-    /// The name by which people are told of it.
+    /// The name of it in messages.
     #[must_use]
     pub fn shown(&self) -> String {
         let own = || self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Most askers of one piece that a relay is named to.
 const MAX_CHILDREN: u8 = 2;
-/// Most transfers of a file that a relay has under way: with many, each takes so long that the
-/// nodes behind it wait. Transfers that are stuck do not count.
+/// Most transfers of a file that a relay has under way: the nodes behind wait for the end of each,
+/// which comes later with every other transfer. Transfers that are stuck do not count.
 const MAX_ACTIVE: usize = 4;
 /// How long a node that has a piece is named for it.
 const MAX_AGE: Duration = Duration::from_secs(60);
