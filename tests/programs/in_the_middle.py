@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """An attacker on the path between one node and all others, in that node's network namespace.
 
-    in_the_middle.py PORT SEED
+    in_the_middle.py PORT SEED MIN_ATTACKS
 
 Takes every TCP connection from and to PORT, passes it on, and changes it: bytes flipped, left out
 or sent twice, connections cut, answers exchanged with those of other connections, requests of
 former connections sent again. Of the datagrams that leave for PORT every third has a byte changed.
-Words on standard input: `attack` begins that (it passes all on at first), `pass` ends it. At the end
-of standard input it prints, as JSON, what it did, and how many of its repeated requests were served. Needs root and nft.
+Words on standard input: `attack` begins that (it passes all on at first), `pass` ends it. It prints
+`enough` when it has done MIN_ATTACKS to connections. At the end of standard input it prints, as JSON,
+what it did, and how many of its repeated requests were served. Needs root and nft.
 """
 import asyncio, collections, json, os, random, socket, struct, subprocess, sys
 
@@ -15,6 +16,7 @@ SO_ORIGINAL_DST, MARK = 80, 7
 HOWS = ("flip an answer", "flip a request", "cut", "exchange", "repeat an answer", "repeat a request", "leave out")
 PORT = int(sys.argv[1])
 rng = random.Random(int(sys.argv[2]))
+MIN_ATTACKS = int(sys.argv[3])
 done = collections.Counter()
 former_answers, former_requests = collections.deque(maxlen=64), collections.deque(maxlen=16)
 is_attacking, served = False, 0
@@ -59,6 +61,12 @@ async def connected(to):
     return await asyncio.open_connection(sock=sock)
 
 
+def count(how):
+    done[how] += 1
+    if sum(done.values()) == MIN_ATTACKS:
+        print("enough", flush=True)
+
+
 def flipped(data):
     at = rng.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1:]
@@ -85,7 +93,7 @@ class Connection:
         self.choose(seen)
         if how == "exchange" and not former_answers:
             return [data]
-        done[how] += 1
+        count(how)
         if how.startswith("flip"):
             return [flipped(data)]
         if how.startswith("repeat"):
@@ -131,7 +139,7 @@ async def again(to, requests):
         pass
     else:
         writer.close()
-    done["send again"] += 1
+    count("send again")
     served += said.count(b"HTTP/1.1 20")
 
 
