@@ -10,7 +10,7 @@ use monarch_abi::outputs::state::State;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name of a link while it is made, in the staging directory.
@@ -184,8 +184,17 @@ impl<'a> Tree<'a> {
         claims: impl Iterator<Item = (&'c [u8], &'c Claim)>,
         clean: impl Fn(&Link<'_>) -> Option<Vec<u8>>,
     ) -> Result<()> {
-        let mut wanted: HashMap<Vec<u8>, Vec<u8>> =
-            claims.map(|(name, claim)| (Self::link_path(name, claim), text_of(claim))).collect();
+        let claims: Vec<_> = claims.collect();
+        let has_no_names = |claim: &Claim| matches!(claim, Claim::File(_) | Claim::Symlink(_));
+        let leaves: HashSet<&[u8]> =
+            claims.iter().filter(|(_, claim)| has_no_names(claim)).map(|(name, _)| *name).collect();
+        // (What a removed directory had is of no concern where a file has its name now.)
+        let is_below_leaf = |name: &[u8]| above(name).any(|dir| leaves.contains(dir));
+        let mut wanted: HashMap<Vec<u8>, Vec<u8>> = claims
+            .iter()
+            .filter(|(name, _)| !is_below_leaf(name))
+            .map(|(name, claim)| (Self::link_path(name, claim), text_of(claim)))
+            .collect();
         for (path, text) in self.links()? {
             match wanted.get(&path) {
                 Some(want) if *want == text => {
@@ -200,15 +209,35 @@ impl<'a> Tree<'a> {
             }
         }
         for (path, text) in wanted {
-            // A clean copy may lie where a directory is needed now.
+            // A clean copy may lie where a directory is needed now, or such copies below a name.
             self.clear_way(parent(&path))?;
-            self.set(&path, &text)?;
+            match self.set(&path, &text) {
+                Err(Errno::ISDIR) => {
+                    self.clear_below(&path)?;
+                    self.set(&path, &text)?;
+                }
+                done => done?,
+            }
         }
         let links = self.links()?;
         let pending = links.iter().filter(|(_, text)| is_pending(text)).count();
         self.state.pending.store(pending as u64, Ordering::Release);
         self.state.entries.store(links.len() as u64, Ordering::Release);
         Ok(())
+    }
+
+    /// Removes all links below a directory, and with them the directory.
+    fn clear_below(&self, dir: &[u8]) -> Result<()> {
+        for (path, _) in self.links()? {
+            if path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/")) {
+                self.remove(&path)?;
+            }
+        }
+        // (It may have directories without links.)
+        match rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     fn clear_way(&self, mut dir: &[u8]) -> Result<()> {
@@ -218,6 +247,11 @@ impl<'a> Tree<'a> {
         }
         Ok(())
     }
+}
+
+/// The directories above a path, the nearest first.
+fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(parent(path)), |dir| Some(parent(dir))).take_while(|dir| !dir.is_empty())
 }
 
 /// The text of the link of a claim.

@@ -17,7 +17,7 @@ pub(super) fn begin(tables: &mut Tables, step: &Step) {
             };
             tables.replaced(&file.target, bound.unwrap_or(0));
         }
-        Action::Symlink(path, _) => tables.replaced(path, step.place.seq),
+        Action::Symlink(path, _) | Action::Unlink(path, Guard::Any) => tables.replaced(path, step.place.seq),
         _ => {}
     }
     if let Entry::Former(id, _) = &entry

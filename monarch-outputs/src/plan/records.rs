@@ -24,6 +24,7 @@ pub(super) fn record(tables: &mut Tables, record: &Record<'_>) {
         Op::Rename => renamed(tables, record),
         Op::Unlink => unlinked(tables, record, Place { seq, sub: 0 }),
         Op::Rmdir => {
+            tables.unlink_left_in(record.a, head.time_ns);
             tables.claims.set(record.a, (seq, 0), Claim::RemovedDir);
             tables.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
         }

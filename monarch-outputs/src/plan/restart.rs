@@ -90,7 +90,7 @@ fn replay_other(tables: &mut Tables, place: Place) {
         Some(Entry::Unlink(path, ..) | Entry::Rmdir(path, _) | Entry::Symlink(path, ..)) => path.clone(),
         _ => return,
     };
-    if let Some(Entry::Symlink(..)) = tables.queue.remove(place) {
+    if let Some(Entry::Symlink(..) | Entry::Unlink(_, Guard::Any, _)) = tables.queue.remove(place) {
         tables.replaced(&path, place.seq);
     }
     tables.replay.left_by.remove(&place);

@@ -2,7 +2,7 @@
 
 use super::claims::Claims;
 use super::entry::{Entry, FormerName};
-use super::file::{CopyState, LeftName, PlannedFile};
+use super::file::{CopyState, LeftName, PlannedFile, parent};
 use super::place::{Guard, Place};
 use super::queue::Queue;
 use super::replay::Replay;
@@ -116,6 +116,20 @@ impl Tables {
         self.unlink_left(since, 0);
     }
 
+    /// The job removes a directory: what the PFS still has there of files that have left it, and are
+    /// open, is removed before, and not with them.
+    pub(super) fn unlink_left_in(&mut self, dir: &[u8], time_ns: u64) {
+        let mut gone = Vec::new();
+        for id in self.leaving.intersection(&self.open) {
+            let Some(file) = self.files.get_mut(id) else { continue };
+            let is_there = |left: &LeftName| parent(&left.name) == dir && left.guard != Guard::Nothing;
+            let (there, rest) = std::mem::take(&mut file.left).into_iter().partition(is_there);
+            file.left = rest;
+            gone.extend::<Vec<_>>(there);
+        }
+        self.unlink_left(gone, time_ns);
+    }
+
     /// Another thing gets the name: a file that had it and is still open is lost, as it would be on
     /// the PFS. A closed one keeps its place.
     pub(super) fn cover(&mut self, name: &[u8]) {
@@ -186,8 +200,8 @@ impl Tables {
         file.left.into_iter().map(|left| left.name).chain([file.name]).collect()
     }
 
-    /// Another thing, which got the name by record `bound`, is published under it: what earlier
-    /// records left there is gone.
+    /// Another thing, which got the name by record `bound`, is published under it, or that record's
+    /// removal is: what earlier records left there is gone.
     pub(super) fn replaced(&mut self, name: &[u8], bound: u64) {
         let mut gone = Vec::new();
         for id in &self.leaving {

@@ -1,6 +1,6 @@
 //! System calls about names, with their errors: no wrapper of libc in between, errno untouched.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::raw_calls;
@@ -66,6 +66,17 @@ pub fn unlink(path: &CStr, flags: c_int) -> Result<(), Errno> {
 pub fn mkdir(path: &CStr) -> Result<(), Errno> {
     // SAFETY: a C string.
     result(unsafe { call(libc::SYS_mkdirat, [HERE, path.as_ptr() as usize, 0o700, 0, 0, OWN]) }).map(drop)
+}
+
+/// What is wrong with the new name of a link from another file system; EXDEV if nothing is.
+///
+/// # Safety
+/// `path` is what a process passes to a system call.
+pub unsafe fn cross_link(dirfd: c_int, path: *const c_char) -> Errno {
+    // (Nothing can be linked from /proc.)
+    let args = [HERE, c"/proc/self/comm".as_ptr() as usize, dirfd as isize as usize, path as usize, 0, OWN];
+    // SAFETY: by contract; the kernel looks at the pointer before it reads.
+    result(unsafe { call(libc::SYS_linkat, args) }).err().unwrap_or(libc::EXDEV)
 }
 
 /// utimensat(2): the time of the last change of what lies at an absolute path; `None`: now.

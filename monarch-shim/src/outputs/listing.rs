@@ -88,8 +88,12 @@ fn child(dir: &[u8], name: &[u8]) -> Result<PathBuffer> {
 }
 
 fn open_dir(path: Option<Absolute>) -> Result<Fd> {
+    open_dir_by(path, 0)
+}
+
+fn open_dir_by(path: Option<Absolute>, flags: c_int) -> Result<Fd> {
     let mut path = path.ok_or(libc::ENAMETOOLONG)?;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | flags;
     kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0)
 }
 
@@ -119,18 +123,14 @@ pub struct Below {
     pub is_empty: bool,
 }
 
-/// Looks at a directory.
+/// Looks at a directory. Of a name that is none on the PFS, or a link to one, an error.
 pub fn below(place: &Place) -> Result<Below> {
     let root = &place.root;
-    let mut below = Below { has_pending_names: false, hides_names: false, is_empty: true };
-    if let Ok(dir) = open_dir(root.in_tree(place.rel())) {
-        each(dir.0, |name| {
-            let rel = child(place.rel(), name.name)?;
-            below.has_pending_names |= matches!(tree::read(root, rel.get())?, Entry::File(_) | Entry::Symlink(_));
-            Ok(())
-        })?;
-    }
-    let dir = open_dir(root.on_pfs(place.rel()))?;
+    let has_pending_names = has_pending_names(place)?;
+    let mut below = Below { has_pending_names, hides_names: false, is_empty: true };
+    // (The output root itself may be a link.)
+    let follow = if place.rel().is_empty() { 0 } else { libc::O_NOFOLLOW };
+    let dir = open_dir_by(root.on_pfs(place.rel()), follow)?;
     let instance = root.state().instance.load(core::sync::atomic::Ordering::Relaxed);
     each(dir.0, |name| {
         let is_part = names::parse_part(name.name).is_some_and(|(of, _)| of == instance);
@@ -147,6 +147,20 @@ pub fn below(place: &Place) -> Result<Below> {
     })?;
     below.is_empty &= !below.has_pending_names;
     Ok(below)
+}
+
+/// Whether a directory has names that are pending.
+pub fn has_pending_names(place: &Place) -> Result<bool> {
+    let root = &place.root;
+    let mut has = false;
+    if let Ok(dir) = open_dir(root.in_tree(place.rel())) {
+        each(dir.0, |name| {
+            let rel = child(place.rel(), name.name)?;
+            has |= matches!(tree::read(root, rel.get())?, Entry::File(_) | Entry::Symlink(_));
+            Ok(())
+        })?;
+    }
+    Ok(has)
 }
 
 /// Whether anything is pending below a directory.

@@ -190,11 +190,11 @@ fn not_empty(below: &listing::Below) -> Result<Answer<()>> {
     if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) }
 }
 
-/// Whether the kernel refuses to remove a directory, as it is a mount point. An error is that of
-/// the directory that has it.
+/// Whether the kernel refuses to remove a directory: for the directory that has it, or as it is a
+/// mount point.
 fn is_refused(place: &Place) -> Result<bool> {
-    may_change_directory(place)?;
-    Ok(kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?))
+    Ok(may_change_directory(place).is_err()
+        || kernel::is_mount_point(place.on_pfs()?.c_str().ok_or(libc::ENAMETOOLONG)?))
 }
 
 /// rmdir(2).
@@ -224,7 +224,8 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         if may_be_queued && is_refused(place)? {
             return Ok(Answer::Plain);
         }
-        let below = listing::below(place)?;
+        // (Of what is no directory, or cannot be read, the kernel says what the answer is.)
+        let Ok(below) = listing::below(place) else { return Ok(Answer::Plain) };
         if !below.is_empty {
             return not_empty(&below);
         }
@@ -244,7 +245,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
                 Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
                 Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
             }
-            let below = listing::below(place)?;
+            let Ok(below) = listing::below(place) else { return Ok(Answer::Plain) };
             if !below.is_empty {
                 return not_empty(&below);
             }
@@ -273,13 +274,32 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
     place.is_dir_path = is_dir_path;
     match entry {
         Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
-        Entry::Removed | Entry::RemovedDir => {
+        Entry::Removed => unhide(place).map(|()| Answer::Plain),
+        Entry::RemovedDir => {
             barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         // Of a clean copy, too, the PFS says whether its file is still there.
         Entry::Directory | Entry::Nothing | Entry::Clean(_) => Ok(Answer::Plain),
     }
+}
+
+/// Before a plain call gives something a name that the job has removed: waits until it is. A file
+/// that has left the name by a rename and is still open hides it for longer: then the name gets a
+/// removal of its own.
+pub(super) fn unhide(place: &Place) -> Result<()> {
+    let root = &place.root;
+    barrier::wait_for_all(root)?;
+    let is_hidden = || Ok::<_, Errno>(matches!(tree::read(root, place.rel())?, Entry::Removed));
+    if !is_hidden()? {
+        return Ok(());
+    }
+    let journal = Journal::lock(root)?;
+    if is_hidden()? {
+        journal.append(Op::Unlink, About { id: 0, flags: flag::PUBLISHED }, place.rel(), b"")?;
+    }
+    drop(journal);
+    barrier::wait_for_all(root).map(drop)
 }
 
 /// Whether the PFS may have a name only because an older file of that name was published a moment
@@ -368,7 +388,7 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
     let Some(mut found) = found else { return Ok(false) };
     Ok(match lookup(&mut found, true) {
         Ok(Found::Entry(Entry::File(_) | Entry::Symlink(_))) => true,
-        Ok(Found::Entry(Entry::Directory)) => listing::below(&found)?.has_pending_names,
+        Ok(Found::Entry(Entry::Directory)) => listing::has_pending_names(&found)?,
         Err(GONE) => return Err(GONE),
         // A link may lead nowhere: through a file, or to itself.
         Ok(_) | Err(_) => false,

@@ -8,6 +8,7 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
+use super::names::unhide;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
@@ -111,7 +112,7 @@ fn is_left_over(place: &Place) -> Result<bool> {
 
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
 pub fn through(place: &Place) -> Result<Answer<Fd>> {
-    barrier::wait_for_all(&place.root)?;
+    unhide(place)?;
     let _ = forget_clean(place);
     Ok(Answer::Plain)
 }

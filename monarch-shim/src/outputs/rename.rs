@@ -6,7 +6,9 @@ use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::listing;
-use super::names::{MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs};
+use super::names::{
+    MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs, unhide,
+};
 use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
 use super::roots::Root;
@@ -76,6 +78,10 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
     (from.is_dir_path, to.is_dir_path) = (false, false);
     let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
+    if from.rel() == to.rel() && !source.is_pending() {
+        // Nothing moves: the kernel gives the answer.
+        return Ok((Answer::Plain, After::Nothing));
+    }
     let exchanges = flags & libc::RENAME_EXCHANGE != 0;
     let through = is_through(&root, from.name());
     match &source {
@@ -102,6 +108,9 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
             }
         }
         _ => {}
+    }
+    if matches!(target, Entry::Removed) {
+        unhide(&to)?;
     }
     let is_plain =
         matches!(source, Entry::Nothing | Entry::Clean(_)) && matches!(target, Entry::Nothing | Entry::Clean(_));
@@ -147,7 +156,9 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
         return Ok((Answer::Plain, After::Nothing));
     }
     leave(&to.root)?;
-    entry_at(&mut to)?;
+    if matches!(entry_at(&mut to)?, Entry::Removed) {
+        unhide(&to)?;
+    }
     Ok((Answer::Plain, After::Cross(None, Some(Target::new(to, flags, None)?))))
 }
 
@@ -162,7 +173,10 @@ impl Target {
             let source = from.map_or(Ok(None), |from| on_pfs(from).map(Some));
             match source {
                 Ok(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
-                Ok(Some(st)) if is_dir(&st) => return Err(libc::ENOTDIR),
+                Ok(Some(st)) if is_dir(&st) => {
+                    let is_below = from.is_some_and(|from| lies_below(place.rel(), from.rel()));
+                    return Err(if is_below { libc::EINVAL } else { libc::ENOTDIR });
+                }
                 Ok(_) => {}
                 Err(_) => break,
             }
@@ -213,6 +227,11 @@ impl Target {
     }
 }
 
+/// Whether a path lies below a directory.
+fn lies_below(rel: &[u8], dir: &[u8]) -> bool {
+    rel.strip_prefix(dir).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
 /// Waits for what is pending, before a plain call that must not overtake it. Where the PFS refuses
 /// that, the call gets the error.
 fn leave(root: &Root) -> Result<()> {
@@ -250,6 +269,10 @@ fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
         return Ok(Some(copy));
     }
     let mut path = place.on_pfs()?;
+    // (One with several names keeps them.)
+    if on_pfs(place).is_ok_and(|st| st.st_nlink > 1) {
+        return Ok(None);
+    }
     Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
 }
 
@@ -352,8 +375,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         && !matches!(replaced, Entry::Removed)
         && on_pfs(to).is_ok_and(|st| is_dir(&st))
     {
-        let is_above = from.rel().strip_prefix(to.rel()).is_some_and(|rest| rest.first() == Some(&b'/'));
-        return Err(if is_above { libc::ENOTEMPTY } else { libc::EISDIR });
+        return Err(if lies_below(from.rel(), to.rel()) { libc::ENOTEMPTY } else { libc::EISDIR });
     }
     if from.rel() == to.rel() {
         return Ok(true);
@@ -411,6 +433,9 @@ pub fn renamed(after: After, is_done: bool) -> Result<()> {
 
 /// After a plain rename: the overlay moves along.
 fn moved_along(from: &Place, to: &Place) -> Result<()> {
+    if from.rel() == to.rel() {
+        return Ok(());
+    }
     let journal = Journal::lock(&from.root)?;
     match tree::read(&from.root, from.rel())? {
         Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing),

@@ -116,7 +116,16 @@ pub unsafe fn link(
             peers::settle(place, follow);
             names::publish_for_link(place, follow).map(as_result)
         };
-        at_changed_path(from_fd, from, follow, -1, work).or_else(|| make(to_fd, to))
+        let first = at_changed_path(from_fd, from, follow, -1, work);
+        match first {
+            // What is wrong with the new name comes before that.
+            Some(-1) if errno::errno() == libc::EXDEV => make(to_fd, to).or_else(|| {
+                errno::set_errno(kernel::cross_link(to_fd, to));
+                Some(-1)
+            }),
+            Some(_) => first,
+            None => make(to_fd, to),
+        }
     }
 }
 

@@ -1,0 +1,386 @@
+"""`random_calls.py SEED COUNT [N,N...]`: calls at random on few names below the present directory, or
+those of them with these numbers. Each prints its result in words that are the same wherever it runs,
+and so does a look at all names now and then.
+"""
+import errno, fcntl, mmap, os, random, re, shutil, socket, stat, sys, time
+
+from see import data, digest, say, told
+
+SEED, COUNT = int(sys.argv[1]), int(sys.argv[2])
+ONLY = {int(n) for n in sys.argv[3].split(",")} if sys.argv[3:] else range(COUNT)
+rng = random.Random(SEED)
+DIRS = ["", "a/", "a/b/", "c/"]
+NAMES = ["one", "two", "three", "four.tmp"]
+# The process keeps so many descriptors at most.
+MAX_OPEN = 6
+open_files = []
+
+
+def path():
+    return rng.choice(DIRS) + rng.choice(NAMES)
+
+
+def directory():
+    return rng.choice(DIRS[1:]).rstrip("/")
+
+
+def any_name():
+    return directory() if rng.random() < 0.1 else path()
+
+
+def size():
+    return rng.choice((0, 1, 100, 4096, 5000, 70_000, 300_000))
+
+
+def opened(name, how):
+    """As `open`; a pipe blocks nothing."""
+    return open(name, how, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))
+
+
+def words(flags):
+    names = ("O_CREAT", "O_EXCL", "O_TRUNC", "O_APPEND", "O_WRONLY", "O_RDWR", "O_NOFOLLOW", "O_DIRECTORY")
+    return "|".join(n for n in names if flags & getattr(os, n)) or "O_RDONLY"
+
+
+KINDS = []
+
+
+def calls(function):
+    """Adds a kind of call."""
+    KINDS.append(function)
+    return function
+
+
+@calls
+def open_one():
+    flags = rng.choice((os.O_RDONLY, os.O_WRONLY, os.O_RDWR))
+    for flag, share in ((os.O_CREAT, 0.7), (os.O_EXCL, 0.15), (os.O_TRUNC, 0.4), (os.O_APPEND, 0.2), (os.O_NOFOLLOW, 0.1)):
+        if rng.random() < share:
+            flags |= flag
+    # (A truncation for reading only, O_EXCL without O_CREAT: undefined.)
+    if not flags & (os.O_WRONLY | os.O_RDWR):
+        flags &= ~os.O_TRUNC
+    if not flags & os.O_CREAT:
+        flags &= ~os.O_EXCL
+    name, mode = any_name(), rng.choice((0o666, 0o600, 0o755))
+    yield f"open {name} {words(flags)} {mode:o}"
+    fd = os.open(name, flags | os.O_NONBLOCK, mode)
+    yield told(os.fstat(fd))
+    if not flags & (os.O_WRONLY | os.O_RDWR):
+        # (It does not see later writes: docs/OUTPUTS.md, known gaps.)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            yield digest(os.read(fd, 1 << 20))
+        return os.close(fd)
+    if len(open_files) == MAX_OPEN:
+        os.close(open_files.pop(rng.randrange(MAX_OPEN))[0])
+    open_files.append((fd, flags))
+
+
+def told_open(fd):
+    """As `told`. (The agent removes what has no name any more, and second names of what it publishes, later.)"""
+    return re.sub(r" x[012]\b", "", told(os.fstat(fd)))
+
+
+def with_file(function):
+    """A call on one of the open files."""
+    def on_one():
+        if not open_files:
+            return
+        at = rng.randrange(len(open_files))
+        yield f"#{at} {function.__name__}"
+        yield from function(*open_files[at])
+    return calls(on_one)
+
+
+@with_file
+def write(fd, flags):
+    content = data((SEED, rng.random()), size())
+    yield os.write(fd, content)
+
+
+@with_file
+def pwrite(fd, flags):
+    yield os.pwrite(fd, data((SEED, rng.random()), size()), size())
+
+
+@with_file
+def read(fd, flags):
+    yield digest(os.read(fd, size()))
+
+
+@with_file
+def pread(fd, flags):
+    yield digest(os.pread(fd, size(), size()))
+
+
+@with_file
+def seek(fd, flags):
+    yield os.lseek(fd, size() if rng.random() < 0.6 else 0, rng.choice((os.SEEK_SET, os.SEEK_END, os.SEEK_CUR)))
+
+
+@with_file
+def truncate_open(fd, flags):
+    os.ftruncate(fd, size())
+    yield told_open(fd)
+
+
+@with_file
+def sync(fd, flags):
+    rng.choice((os.fsync, os.fdatasync))(fd)
+    yield "done"
+
+
+@with_file
+def allocate(fd, flags):
+    os.posix_fallocate(fd, size(), size() + 1)
+    yield told_open(fd)
+
+
+@with_file
+def look_open(fd, flags):
+    yield told_open(fd)
+    yield oct(fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND))
+
+
+@with_file
+def change_open(fd, flags):
+    how = rng.randrange(2)
+    if how == 0:
+        os.fchmod(fd, rng.choice((0o644, 0o600, 0o444)))
+    else:
+        os.utime(fd, (1_500_000_000, 1_400_000_000 + rng.randrange(1000)))
+    yield told_open(fd)
+
+
+@with_file
+def duplicate(fd, flags):
+    if len(open_files) < MAX_OPEN:
+        open_files.append((os.dup(fd), flags))
+        yield "done"
+
+
+@with_file
+def map_it(fd, flags):
+    length = os.fstat(fd).st_size
+    if not stat.S_ISREG(os.fstat(fd).st_mode) or not length or flags & os.O_WRONLY:
+        return
+    writes = flags & os.O_RDWR and not flags & os.O_APPEND and rng.random() < 0.7
+    with mmap.mmap(fd, length, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)) as m:
+        if writes:
+            m[:1] = b"M"
+            m[-1:] = b"W"
+        yield digest(m[:])
+
+
+@with_file
+def lock(fd, flags):
+    fcntl.flock(fd, rng.choice((fcntl.LOCK_SH, fcntl.LOCK_UN)))
+    yield "done"
+
+
+@with_file
+def close(fd, flags):
+    open_files.remove((fd, flags))
+    os.close(fd)
+    yield "done"
+
+
+@calls
+def put_whole():
+    name = path()
+    yield f"put {name}"
+    with opened(name, rng.choice(("wb", "ab", "wb", "xb", "r+b"))) as f:
+        f.write(data((SEED, rng.random()), size()))
+    yield told(os.stat(name))
+
+
+@calls
+def in_a_child():
+    name, how = path(), rng.choice(("wb", "ab", "xb"))
+    content = data((SEED, rng.random()), size())
+    yield f"put {name} {how} in a child"
+    sys.stdout.flush()
+    if (child := os.fork()) == 0:
+        status = 0
+        try:
+            with opened(name, how) as f:
+                f.write(content)
+        except OSError as e:
+            status = e.errno
+        os._exit(status)
+    yield os.waitpid(child, 0)[1] >> 8
+
+
+@calls
+def rename():
+    old, new = any_name(), any_name()
+    yield f"rename {old} {new}"
+    os.rename(old, new)
+    yield told(os.lstat(new))
+
+
+def is_being_written(name):
+    def number(st):
+        return st.st_dev, st.st_ino
+    writers = [number(os.fstat(fd)) for fd, flags in open_files if flags & (os.O_WRONLY | os.O_RDWR)]
+    return os.path.exists(name) and number(os.stat(name)) in writers
+
+
+@calls
+def link():
+    old, new, follow = path(), path(), rng.random() < 0.5
+    yield f"link {old} {new}"
+    try:
+        os.link(old, new, follow_symlinks=follow)
+    except OSError as e:
+        # (Of a file that is being written: docs/OUTPUTS.md, known gaps.)
+        if e.errno != errno.EXDEV or not is_being_written(old):
+            raise
+        os.open("not linked", os.O_WRONLY)
+    if is_being_written(old):
+        os.unlink(new)
+        os.open("not linked", os.O_WRONLY)
+    yield told(os.lstat(new))
+
+
+@calls
+def symlink():
+    to, name = rng.choice((path(), rng.choice(NAMES), "../" + rng.choice(NAMES), "nowhere")), path()
+    yield f"symlink {to} {name}"
+    os.symlink(to, name)
+    yield os.readlink(name)
+
+
+@calls
+def unlink():
+    name = any_name()
+    yield f"unlink {name}"
+    os.unlink(name)
+    yield "done"
+
+
+@calls
+def mkdir():
+    name = any_name() if rng.random() < 0.05 else directory()
+    yield f"mkdir {name}"
+    os.mkdir(name, rng.choice((0o777, 0o700)))
+    yield told(os.stat(name))
+
+
+@calls
+def rmdir():
+    name = any_name()
+    yield f"rmdir {name}"
+    os.rmdir(name)
+    yield "done"
+
+
+@calls
+def remove_all():
+    if rng.random() < 0.3:
+        name = directory()
+        yield f"remove all of {name}"
+        shutil.rmtree(name)
+        yield "done"
+
+
+@calls
+def change():
+    name, how = any_name(), rng.randrange(4)
+    yield f"change {name} {how}"
+    if how == 0:
+        os.chmod(name, rng.choice((0o755, 0o700, 0o775)))
+    elif how == 1:
+        os.utime(name, (1_500_000_000, 1_400_000_000 + rng.randrange(1000)), follow_symlinks=rng.random() < 0.5)
+    elif how == 2:
+        os.truncate(name, size())
+    else:
+        os.setxattr(name, "user.mark", b"%d" % rng.randrange(9))
+        yield os.getxattr(name, "user.mark")
+    yield told(os.lstat(name))
+
+
+@calls
+def other_kinds():
+    name, how = path(), 1
+    yield f"make {name} {how}"
+    if how:
+        os.mkfifo(name)
+    else:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(name)
+    yield told(os.lstat(name))
+
+
+@calls
+def copy():
+    old, new = path(), path()
+    how = rng.choice((shutil.copyfile, shutil.copy2, shutil.move))
+    yield f"{how.__name__} {old} {new}"
+    # (What is special would block.)
+    if os.path.exists(old) and not os.path.isfile(old) or os.path.exists(new) and not os.path.isfile(new):
+        return
+    how(old, new)
+    yield told(os.lstat(new))
+
+
+@calls
+def pause():
+    if rng.random() < 0.3:
+        time.sleep(rng.random() * 0.05)
+    yield "pause"
+
+
+def state(name):
+    try:
+        st = os.lstat(name)
+    except OSError as e:
+        return errno.errorcode[e.errno]
+    line = told(st)
+    if stat.S_ISLNK(st.st_mode):
+        return f"{line} -> {os.readlink(name)} {os.path.exists(name)}"
+    if stat.S_ISREG(st.st_mode):
+        try:
+            with open(name, "rb") as f:
+                return f"{line} {digest(f.read())}"
+        except OSError as e:
+            return f"{line} {errno.errorcode[e.errno]}"
+    return line
+
+
+def look_at_all():
+    for at, dirs, files in os.walk("."):
+        dirs.sort()
+        say("   ", at, *sorted(dirs + files))
+    for d in DIRS:
+        for name in NAMES:
+            say("   ", d + name, state(d + name))
+
+
+def steps(function):
+    said = []
+    try:
+        for step in function():
+            said.append(step)
+    except OSError as e:
+        said.append(errno.errorcode.get(e.errno, e))
+    except shutil.Error as e:
+        said.append(type(e).__name__)
+    return said
+
+
+# What makes most states is called more often.
+KINDS += [open_one] * 4 + [put_whole, rename, unlink, mkdir] * 2
+for d in DIRS[1:]:
+    os.mkdir(d)
+for n in range(COUNT):
+    # (What differs once must not change all later choices.)
+    rng.seed(f"{SEED} {n}")
+    said = steps(rng.choice(KINDS)) if n in ONLY else ()
+    if said:
+        say(n, *said)
+    if n % 25 == 24 and ONLY == range(COUNT):
+        look_at_all()
+for fd, _ in open_files:
+    os.close(fd)
+look_at_all()
