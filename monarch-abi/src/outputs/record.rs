@@ -59,7 +59,8 @@ pub mod flag {
     /// [`Op::Attributes`](super::Op::Attributes): owner or group were changed, not only mode or
     /// times.
     pub const OWNER: u16 = 16;
-    /// A directory above the file was renamed: its part file has moved along.
+    /// A directory above the file was renamed: its part file has moved along. Of file 0: this
+    /// directory was renamed, and part files in it have moved along whose files lie elsewhere.
     pub const PARENT: u16 = 32;
     /// [`Op::Attributes`](super::Op::Attributes): extended attributes were changed.
     pub const EXTENDED: u16 = 64;

@@ -102,6 +102,9 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
     if record.a == record.b {
         return;
     }
+    if head.id == 0 && head.flags & flag::PARENT != 0 {
+        return directory_moved(tables, record.a, record.b);
+    }
     let Some(file) = tables.files.get(&head.id) else {
         tables.notes.push(Note::UnknownFile(head.id));
         return;
@@ -158,6 +161,23 @@ fn moved(tables: &mut Tables, record: &Record<'_>) {
         let key = (before.seq, 1);
         if let Some(claim) = tables.claims.remove(&before.name, key) {
             tables.claims.set(&after.name, key, claim);
+        }
+    }
+}
+
+/// A directory was renamed, on the PFS too: part files, and names that files have left, lie
+/// elsewhere now. (Files below it have records of their own before this one.)
+fn directory_moved(tables: &mut Tables, from: &[u8], to: &[u8]) {
+    let mut moved = Vec::new();
+    for file in tables.files.values_mut() {
+        let before = file.left.clone();
+        file.moved(from, to);
+        moved.extend(before.into_iter().zip(&file.left).map(|(old, new)| (old, new.name.clone())));
+    }
+    for (old, new) in moved.into_iter().filter(|(old, new)| old.name != *new) {
+        let key = (old.seq, 1);
+        if let Some(claim) = tables.claims.remove(&old.name, key) {
+            tables.claims.set(&new, key, claim);
         }
     }
 }

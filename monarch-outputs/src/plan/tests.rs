@@ -356,6 +356,46 @@ fn a_renamed_directory_takes_part_files_and_names_along() {
 }
 
 #[test]
+fn a_renamed_directory_takes_part_files_along_whose_files_have_left_it() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "run/tmp/a", &staged(1).name());
+    bench.rename(1, "run/tmp/a", "b");
+    bench.put(Op::Rename, 0, flag::PARENT, "run/tmp", b"run/final");
+    let file = bench.planner.file(1).unwrap();
+    assert_eq!((file.name.as_slice(), file.part_dir.as_slice()), (&b"b"[..], &b"run/final"[..]));
+    assert_eq!(bench.planner.overlay(b"run/tmp/a"), None);
+    assert_eq!(bench.planner.overlay(b"run/final/a"), Some(&Claim::Absent));
+    bench.close(1);
+    assert_eq!(bench.run(), ["b=1 -run/final/a"]);
+}
+
+#[test]
+fn what_an_open_file_has_left_in_a_directory_is_removed_before_the_directory() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "d/x", &staged(1).name());
+    bench.rename(1, "d/x", "y");
+    bench.put(Op::Rmdir, 0, 0, "d", b"");
+    assert_eq!(bench.run(), ["-d/x", "-d/"]);
+    assert_eq!(bench.planner.overlay(b"d/x"), None);
+    bench.close(1);
+    assert_eq!(bench.run(), ["y=1"]);
+    assert!(bench.planner.is_idle());
+}
+
+#[test]
+fn a_name_that_an_open_file_has_left_is_removed_once() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "a", &staged(1).name());
+    bench.rename(1, "a", "b");
+    bench.unlink("a", 0, flag::PUBLISHED);
+    assert_eq!(bench.run(), ["-a"]);
+    assert_eq!(bench.planner.overlay(b"a"), None);
+    bench.close(1);
+    assert_eq!(bench.run(), ["b=1"], "what has got the name since stays");
+    assert!(bench.planner.is_idle());
+}
+
+#[test]
 fn a_step_that_fails_keeps_its_place() {
     let mut bench = Bench::new();
     bench.write(1, "a");

@@ -165,7 +165,8 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
 }
 
 /// Whether the removal of a name that the PFS has waits for what is pending. Links to nothing are
-/// removed at once: programs use them as locks.
+/// removed at once: programs use them as locks. Before one of several names of a file is removed,
+/// all that is pending is published: the other names tell how many there are.
 fn waits(place: &Place) -> Result<bool> {
     if !place.root.map.may_be_overtaken() || is_through(&place.root, place.name()) {
         return Ok(false);
@@ -178,7 +179,14 @@ fn waits(place: &Place) -> Result<bool> {
         return Ok(false);
     }
     // The kernel says why not.
-    Ok(may_change_directory(place).is_ok())
+    if may_change_directory(place).is_err() {
+        return Ok(false);
+    }
+    if own.st_nlink > 1 {
+        barrier::wait_for_all(&place.root)?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// How often a directory that is to be removed is looked at without the lock of the journal, while

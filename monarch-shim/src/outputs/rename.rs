@@ -436,13 +436,19 @@ fn moved_along(from: &Place, to: &Place) -> Result<()> {
     if from.rel() == to.rel() {
         return Ok(());
     }
+    let is_directory = on_pfs(to).is_ok_and(|st| is_dir(&st));
     let journal = Journal::lock(&from.root)?;
     match tree::read(&from.root, from.rel())? {
-        Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing),
+        Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing)?,
         // Files that are open in a directory that was renamed keep their places by number.
-        Entry::Directory => listing::move_directory(&journal, from, to),
-        _ => Ok(()),
+        Entry::Directory => listing::move_directory(&journal, from, to)?,
+        _ => {}
     }
+    // Files that have left the directory may have their part files there.
+    if is_directory && from.root.state().pending.load(Ordering::Acquire) != 0 {
+        journal.append(Op::Rename, About { id: 0, flags: flag::PARENT }, from.rel(), to.rel())?;
+    }
+    Ok(())
 }
 
 /// After the plain rename of a directory in which files were entered since it began.

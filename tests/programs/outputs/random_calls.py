@@ -222,7 +222,8 @@ def rename():
 def is_being_written(name):
     def number(st):
         return st.st_dev, st.st_ino
-    writers = [number(os.fstat(fd)) for fd, flags in open_files if flags & (os.O_WRONLY | os.O_RDWR)]
+    # (The number of a file without a name may be another one's.)
+    writers = [number(st) for st in (os.fstat(fd) for fd, _ in open_files) if st.st_nlink]
     return os.path.exists(name) and number(os.stat(name)) in writers
 
 
