@@ -1,11 +1,12 @@
 //! The loop of one output root: reads records, tries leases, hands out copies, publishes.
 
 use crate::backlog::{Backlog, Marker};
+use crate::compaction::Compaction;
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
+use crate::kept;
 use crate::killed_creates::KilledCreates;
 use crate::plan::{Action, Created, Note, Step};
-use crate::published::PublishedLog;
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
 use crate::shared_plan::SharedPlan;
@@ -56,8 +57,8 @@ impl DrainView {
     }
 }
 
-/// The drain of one output root. Fields: 15, because it is the place where its parts meet. Methods:
-/// 27, because each step of a turn is one.
+/// The drain of one output root. Fields: 16, because it is the place where its parts meet. Methods:
+/// 29, because each step of a turn is one.
 #[derive(Debug)]
 pub struct Drain {
     staging: Arc<StagingDir>,
@@ -75,24 +76,24 @@ pub struct Drain {
     busy_since: Instant,
     is_settled: bool,
     killed_creates: KilledCreates,
+    compaction: Compaction,
 }
 
 impl Drain {
-    /// The drain of a root that was taken in, with the log of what was published.
+    /// The drain of a root that was taken in.
     #[must_use]
     pub fn new(
         context: Arc<CopyContext>,
-        (plan, log): (Arc<SharedPlan>, PublishedLog),
+        plan: Arc<SharedPlan>,
+        publisher: Publisher,
         room: Arc<Room>,
         view: Arc<DrainView>,
-        keeps_clean: bool,
     ) -> Self {
         let staging = context.staging.clone();
         plan.lock().planner.take_created();
         let mut marker = Marker::new(&staging.info().node);
         marker.expect();
         view.has_marker.store(true, Ordering::Release);
-        let publisher = Publisher::new(staging.clone(), context.target.clone(), log, keeps_clean);
         let now = Instant::now();
         let copier = Copier::new(context.clone());
         Self {
@@ -111,6 +112,7 @@ impl Drain {
             busy_since: now,
             is_settled: false,
             killed_creates: KilledCreates::default(),
+            compaction: Compaction::default(),
         }
     }
 
@@ -339,6 +341,13 @@ impl Drain {
                     did = true;
                     break;
                 }
+                StepEnd::IsOlder => {
+                    self.failed(&step);
+                    self.publisher.step_failed();
+                    self.keep_apart(&step);
+                    did = true;
+                    break;
+                }
                 StepEnd::Failed(failure) => {
                     self.failed(&step);
                     self.publisher.step_failed();
@@ -400,6 +409,28 @@ impl Drain {
         plan.planner.begin(&step);
         self.publisher.announce(&plan.planner, &step);
         Some(step)
+    }
+
+    /// The PFS has something newer at the name of a file: it is kept, and not published.
+    fn keep_apart(&mut self, step: &Step) {
+        let Action::Publish(file) = &step.action else { return };
+        let Ok(_lock) = self.staging.lock_journal() else { return };
+        match kept::keep_older(&self.staging, &file.staged, &file.target) {
+            Ok(kept) => {
+                let note = format!("{}: {}", kept.shown(), kept.why());
+                tracing::warn!("outputs below {}: {note}", self.staging.info().root);
+                self.view.backlog().note(note);
+                let mut plan = self.plan.lock();
+                if plan.read(&self.staging).is_ok() {
+                    plan.planner.kept_apart(file.staged.id);
+                    plan.follow();
+                }
+            }
+            Err(e) => {
+                let fail = Failure::of_tier("keep the staged file of", &file.target);
+                self.publish_failed(&fail(e));
+            }
+        }
     }
 
     fn copy_again(&self, step: &Step) {
@@ -488,14 +519,29 @@ impl Drain {
             // Other nodes may wait for that.
             self.staging.map().notify_agent();
         }
-        if self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION && plan.lock().is_idle() {
-            match self.publisher.begin_again(&plan) {
-                Ok(true) => self.room.settle(),
-                Ok(false) => {}
-                Err(failure) => self.publish_failed(&failure),
-            }
-        }
+        self.shorten_journal();
         is_further
+    }
+
+    /// Begins an idle journal again, and cuts a long one.
+    fn shorten_journal(&mut self) {
+        let (staging, plan) = (&self.staging, &self.plan);
+        let Some(log) = self.publisher.log_at_rest() else { return };
+        let is_idle = self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION && plan.lock().is_idle();
+        let done = if is_idle {
+            self.compaction.begin_again(staging, log, plan)
+        } else {
+            self.compaction.shorten(staging, log, plan)
+        };
+        match done {
+            Ok(true) if is_idle => {
+                // All that calls may have overtaken is published.
+                self.state().is_overtaken.store(0, Ordering::Release);
+                self.room.settle();
+            }
+            Ok(_) => {}
+            Err(failure) => self.publish_failed(&failure),
+        }
     }
 
     /// Writes what others see.

@@ -13,17 +13,17 @@ mod tests;
 use crate::ahead::with_reserve;
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
+use crate::newer::{NewerCheck, found_of};
 use crate::plan::{Action, Claim, Dropped, FileStep, Guard, Place, Planner, Step, join, parent};
 use crate::published::{Kind, LogEntry, PublishedLog};
 use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
-use monarch_abi::outputs::REMOVED_DIR;
 use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
 use monarch_abi::outputs::state::MAX_PUBLISHING;
+use monarch_abi::outputs::{REMOVED_DIR, found};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Steps of a batch, at most.
@@ -50,6 +50,9 @@ pub enum StepEnd {
     NeedsNewBatch,
     /// The part file is lost: the copy is to be made again.
     NeedsCopy,
+    /// The PFS has something newer at the name: the staged file is not to be published over it. The
+    /// batch is empty.
+    IsOlder,
     /// The PFS gave an error.
     Failed(Failure),
 }
@@ -85,6 +88,7 @@ pub struct Publisher {
     notes: Vec<String>,
     /// Whether published files are kept as clean copies.
     keeps_clean: bool,
+    newer: NewerCheck,
 }
 
 fn lossy(path: &[u8]) -> String {
@@ -121,7 +125,13 @@ fn several_at_a_time<T: Send>(items: &mut [T], call: impl Fn(&mut T) + Sync) {
 impl Publisher {
     /// A publisher with an empty batch.
     #[must_use]
-    pub fn new(staging: Arc<StagingDir>, target: Arc<dyn OutputTarget>, log: PublishedLog, keeps_clean: bool) -> Self {
+    pub fn new(
+        staging: Arc<StagingDir>,
+        target: Arc<dyn OutputTarget>,
+        log: PublishedLog,
+        newer: NewerCheck,
+        keeps_clean: bool,
+    ) -> Self {
         Self {
             staging,
             target,
@@ -134,6 +144,7 @@ impl Publisher {
             unneeded: Vec::new(),
             notes: Vec::new(),
             keeps_clean,
+            newer,
         }
     }
 
@@ -169,6 +180,12 @@ impl Publisher {
         if !self.batch.is_empty() && (!is_new || is_after_skip || self.batch.len() >= MAX_BATCH) {
             return StepEnd::NeedsNewBatch;
         }
+        match self.is_older(step) {
+            Ok(false) => {}
+            Ok(true) if !self.batch.is_empty() => return StepEnd::NeedsNewBatch,
+            Ok(true) => return StepEnd::IsOlder,
+            Err(failure) => return StepEnd::Failed(failure),
+        }
         let done = match &step.action {
             Action::Publish(file) => match self.publish(file) {
                 Ok(true) => Ok(()),
@@ -179,9 +196,9 @@ impl Publisher {
                 Err(failure) => Err(failure),
             },
             Action::Skip(_) => Ok(()),
-            Action::Unlink(path, guard) => self.unlink(path, guard),
+            Action::Unlink(path, guard) => self.unlink(path, guard, step.found),
             Action::Rmdir(path) => self.rmdir(path),
-            Action::Symlink(path, target) => self.symlink(path, target),
+            Action::Symlink(path, target) => self.symlink(path, target, step.found),
         };
         if let Err(failure) = done {
             return StepEnd::Failed(failure);
@@ -189,6 +206,17 @@ impl Publisher {
         self.touched.extend(step.touches().map(<[u8]>::to_vec));
         self.batch.push(Done { step: step.clone(), stat: None });
         StepEnd::Done
+    }
+
+    /// Whether a file would replace something that the PFS has got since the job wrote it.
+    fn is_older(&self, step: &Step) -> Result<bool, Failure> {
+        let Action::Publish(file) = &step.action else { return Ok(false) };
+        // One that was published before it was logged is compared when it is copied.
+        let is_published = self.copied.get(&file.staged.id).is_some_and(|part| part.path == file.target);
+        if is_published {
+            return Ok(false);
+        }
+        self.newer.is_newer(self.target.as_ref(), &file.target, step.found, Some(&file.staged))
     }
 
     /// Gives a copied file its name; `false` when its part file is lost.
@@ -209,7 +237,7 @@ impl Publisher {
         }
         // What was published under a former name has just been moved.
         for vacate in file.vacates.iter().filter(|vacate| vacate.name != part.path) {
-            self.unlink(&vacate.name, &vacate.guard)?;
+            self.unlink(&vacate.name, &vacate.guard, vacate.found)?;
         }
         if file.partial {
             self.notes.push(format!(
@@ -331,9 +359,14 @@ impl Publisher {
         }
     }
 
-    fn unlink(&mut self, path: &[u8], guard: &Guard) -> Result<(), Failure> {
+    fn unlink(&mut self, path: &[u8], guard: &Guard, expected: u64) -> Result<(), Failure> {
         let fail = || Failure::new("remove", path);
         let is_meant = match guard {
+            Guard::Any if self.newer.is_newer(self.target.as_ref(), path, expected, None)? => {
+                self.notes
+                    .push(format!("{} was removed by the job, and changed by others since: it is kept", lossy(path)));
+                false
+            }
             Guard::Any => true,
             Guard::Nothing => false,
             Guard::File(staged) => match self.target.stat(path) {
@@ -416,11 +449,16 @@ impl Publisher {
         Ok(())
     }
 
-    fn symlink(&mut self, path: &[u8], target: &[u8]) -> Result<(), Failure> {
+    fn symlink(&mut self, path: &[u8], target: &[u8], expected: u64) -> Result<(), Failure> {
         let fail = || Failure::new("make the symbolic link", path);
         match self.target.symlink(path, target) {
             Ok(()) => {}
             Err(Errno::EXIST) if self.target.readlink(path).is_ok_and(|found| found == target) => {}
+            Err(Errno::EXIST) if self.newer.is_newer(self.target.as_ref(), path, expected, None)? => {
+                let note = "was made by others after the job had made a link there: the job's link, to";
+                self.notes.push(format!("{} {note} {}, is left out", lossy(path), lossy(target)));
+                return Ok(());
+            }
             Err(Errno::EXIST) => {
                 let is_link = self.target.readlink(path).is_ok();
                 let new = join(parent(path), &self.part_name(u64::MAX));
@@ -478,6 +516,7 @@ impl Publisher {
                 Action::Publish(file) => {
                     fields.id = file.staged.id;
                     if let Some(st) = done.stat {
+                        self.newer.published(&st);
                         (fields.dev, fields.ino, fields.size) = (st.dev, st.ino, st.size);
                         (fields.mtime_ns, fields.ctime_ns) = (st.mtime_ns, st.ctime_ns);
                     }
@@ -517,6 +556,7 @@ impl Publisher {
         let mut out = Batch::default();
         let done: Vec<Done> = self.batch.drain(..).collect();
         for Done { step, stat } in done {
+            planner.leaves(&step, stat.as_ref().map_or(found::UNKNOWN, found_of));
             let committed = planner.commit(&step);
             let mut clean = None;
             if let Action::Publish(file) = &step.action {
@@ -631,21 +671,10 @@ impl Publisher {
         let _ = self.target.unlink(path);
     }
 
-    /// Begins journal and log again, when nothing is pending: whether that was done.
-    pub fn begin_again(&mut self, plan: &SharedPlan) -> Result<bool, Failure> {
-        let fail = |what| Failure::of_tier(what, b"");
-        let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
-        let mut plan = plan.lock();
-        plan.read(&self.staging)?;
-        if !plan.planner.is_idle() || !self.batch.is_empty() || !self.unneeded.is_empty() {
-            return Ok(false);
-        }
-        let (last, next_id) = (plan.planner.last_seq(), self.staging.state().next_id.load(Ordering::Acquire));
-        with_reserve(self.staging.dir(), || self.log.begin_again(self.staging.dir(), last, next_id))
-            .map_err(fail("write the agent's log"))?;
-        self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
-        plan.begin_again();
-        Ok(true)
+    /// The log, where no step is being done and no part file is to be removed: then it may be begun
+    /// again.
+    pub fn log_at_rest(&mut self) -> Option<&mut PublishedLog> {
+        (self.batch.is_empty() && self.unneeded.is_empty()).then_some(&mut self.log)
     }
 }
 

@@ -85,6 +85,12 @@ pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
+/// The number of this boot in records; never 0.
+#[must_use]
+pub fn boot_number() -> u32 {
+    (xxhash_rust::xxh3::xxh3_64(boot_id().as_bytes()) as u32).max(1)
+}
+
 /// The name of the staging directory of a root: 16 hexadecimal digits.
 #[must_use]
 pub fn key(root: &Path) -> String {
@@ -203,6 +209,7 @@ impl StagingDir {
             known => known,
         };
         map.state.instance.store(info.instance, Ordering::Release);
+        map.state.boot.store(boot_number(), Ordering::Release);
         let staging = Self { path, dir, data, tree, journal, map, info, is_of_this_boot, _drain_lock: drain_lock };
         staging.check_leases()?;
         Ok(staging)

@@ -25,6 +25,7 @@
 //! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
+//! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`answer`](mod@answer) | results of calls |
@@ -33,6 +34,7 @@
 pub mod answer;
 pub mod attributes;
 pub mod barrier;
+pub mod began;
 mod calls;
 pub mod create;
 pub mod descriptors;

@@ -14,6 +14,7 @@ use super::tree::{self, Entry, drop_data};
 use super::whereabouts::{HeldParent, settle_parent};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 
@@ -74,6 +75,8 @@ struct Removal {
     published: bool,
     /// Whether the removal has to wait for its turn.
     waits: bool,
+    /// What the PFS has at the name; not known where something is pending there.
+    found: u64,
 }
 
 impl Removal {
@@ -82,14 +85,17 @@ impl Removal {
         Ok(match entry {
             Entry::File(file) => {
                 may_change_directory(place)?;
-                Self { published: is_published(place, file), waits: true }
+                Self { published: is_published(place, file), waits: true, found: found::UNKNOWN }
             }
             Entry::Symlink(_) => {
                 may_change_directory(place)?;
                 // The agent may be making the link just now.
-                Self { published: true, waits: true }
+                Self { published: true, waits: true, found: found::UNKNOWN }
             }
-            _ => Self { published: true, waits: waits(place)? },
+            _ => {
+                let found = waits(place)?;
+                Self { published: true, waits: found.is_some(), found: found.unwrap_or(found::UNKNOWN) }
+            }
         })
     }
 }
@@ -152,7 +158,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     let whiteout = if known.waits && may_appear { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };
-        journal.append(Op::Unlink, About { id, flags }, place.rel(), b"")?;
+        journal.append(Op::Unlink, About { id, flags, found: known.found }, place.rel(), b"")?;
     }
     match whiteout {
         Some(link) => link.put(entry)?,
@@ -165,20 +171,20 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
 }
 
 /// Whether the removal of a name that the PFS has waits for what is pending. Links to nothing are
-/// removed at once: programs use them as locks.
-fn waits(place: &Place) -> Result<bool> {
+/// removed at once: programs use them as locks. What the PFS has there, if it does.
+fn waits(place: &Place) -> Result<Option<u64>> {
     if !place.root.map.may_be_overtaken() || is_through(&place.root, place.name()) {
-        return Ok(false);
+        return Ok(None);
     }
     let mut path = place.on_pfs()?;
-    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(false) };
-    let Ok(own) = on_pfs(place) else { return Ok(false) };
+    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(None) };
+    let Ok(own) = on_pfs(place) else { return Ok(None) };
     let is_link = own.st_mode & libc::S_IFMT == libc::S_IFLNK;
     if is_dir(&own) || !is_link && st.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Ok(false);
+        return Ok(None);
     }
     // The kernel says why not.
-    Ok(may_change_directory(place).is_ok())
+    Ok(may_change_directory(place).is_ok().then(|| kernel::found(&own)))
 }
 
 /// How often a directory that is to be removed is looked at without the lock of the journal, while
@@ -351,7 +357,8 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     let mut text = monarch_abi::mem::PathBuffer::front();
     text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
     let link = tree::prepare(place, text.get())?;
-    journal.append(Op::Symlink, About::default(), place.rel(), target.to_bytes())?;
+    let about = About { found: found::NOTHING, ..About::default() };
+    journal.append(Op::Symlink, about, place.rel(), target.to_bytes())?;
     link.put(&entry)?;
     Ok(Answer::Done(()))
 }

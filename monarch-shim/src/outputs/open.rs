@@ -204,7 +204,7 @@ pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
         return Ok(None);
     }
     let fd = open_data(root, file, flags)?;
-    let about = About { id: file.id, flags: descriptors::watch(fd.0) };
+    let about = About { id: file.id, flags: descriptors::watch(fd.0), ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     Ok(Some(fd))
 }
@@ -225,7 +225,8 @@ fn truncate(place: &mut Place, file: &Staged, how: Create) -> Result<Created> {
         return Ok(Created::Again);
     }
     let fd = open_data(root, file, how.flags)?;
-    let about = About { id: file.id, flags: flag::TRUNCATED | descriptors::watch(fd.0) };
+    let flags = flag::TRUNCATED | descriptors::watch(fd.0);
+    let about = About { id: file.id, flags, ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     kernel::truncate(fd.0, 0)?;
     descriptors::opened(fd.0);

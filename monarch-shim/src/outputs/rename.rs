@@ -14,6 +14,7 @@ use super::tree::{self, Entry, drop_data};
 use super::whereabouts::{HeldParent, settle_parent};
 use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{self, Op, flag};
 use monarch_abi::outputs::through;
@@ -207,7 +208,7 @@ impl Target {
         }
         if let Some(Held { file, fd: Some(fd) }) = held {
             drop(fd);
-            journal.append(Op::Close, About { id: file.id, flags: 0 }, b"", b"")?;
+            journal.append(Op::Close, About { id: file.id, ..About::default() }, b"", b"")?;
         }
         Ok(())
     }
@@ -298,7 +299,8 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     if !fits || record::len(from.rel().len(), what.get().len()).is_none() {
         return Ok(false);
     }
-    let append = || journal.append(Op::RenameLink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), what.get());
+    let about = About { id: 0, flags: flag::PUBLISHED, found: found::NOTHING };
+    let append = || journal.append(Op::RenameLink, about, from.rel(), what.get());
     tree::make_parents(&root, to.rel())?;
     // Its link is that of a pending one, or a new one; the old name is hidden, as the agent may be
     // making the link there just now.
@@ -368,7 +370,13 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let is_last = root.state().is_last_closed(file.id);
     let may_appear = was_published || !is_last && !through::is_temporary(from.rel(), to.rel());
     let whiteout = if may_appear { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
-    journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
+    let found = match &replaced {
+        // What is pending there is published before, or left out.
+        Entry::File(_) | Entry::Symlink(_) => found::UNKNOWN,
+        Entry::Removed => found::NOTHING,
+        _ => there.map_or(found::NOTHING, |st| kernel::found(&st)),
+    };
+    journal.append(Op::Rename, About { id: file.id, flags, found }, from.rel(), to.rel())?;
     tree::move_to(from, to, &replaced)?;
     if let Some(link) = whiteout {
         link.put(&Entry::Nothing)?;
