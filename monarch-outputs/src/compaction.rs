@@ -1,8 +1,8 @@
 //! Begins journal and log again, so that they stay short however long a file is open.
 //!
 //! * Nothing pending and nothing open: the log says that all records are done with.
-//! * Else what is not published is kept as a *checkpoint* of the plan ([`PlanFile`]). A restart goes
-//!   on from there.
+//! * Else what is not published is kept as a *checkpoint* of the plan ([`PlanFile`]). A restart
+//!   goes on from there.
 //! * A step is one rename, that of the log. Before it, the old log and the whole journal count;
 //!   after it, the checkpoint and the records behind it. Records before it that are still there are
 //!   passed over by their numbers. So an agent may be killed anywhere, and a node may lose power.
@@ -12,6 +12,7 @@
 
 use crate::ahead::with_reserve;
 use crate::copy::Failure;
+use crate::plan::Dropped;
 use crate::plan_file::{self, PlanFile};
 use crate::published::{LogBegin, PublishedLog};
 use crate::shared_plan::{PlanState, SharedPlan};
@@ -41,8 +42,8 @@ impl Compaction {
     /// Bytes that are appended between two tries.
     const TRY_EVERY: u64 = 256 << 10;
 
-    /// Begins journal and log again if nothing is pending or open: whether that was done. No step is
-    /// being done.
+    /// Begins journal and log again if nothing is pending or open: whether that was done. No step
+    /// is being done.
     ///
     /// # Errors
     /// Trouble of the tier.
@@ -63,8 +64,8 @@ impl Compaction {
         Ok(true)
     }
 
-    /// Cuts the journal if it is long: whether that was done. No step is being done, and nothing is
-    /// to be removed from the PFS.
+    /// Cuts the journal if it is long: whether that was done. No step is being done. `leftovers`:
+    /// files that were dropped, and whose part files are still there.
     ///
     /// # Errors
     /// Trouble of the tier.
@@ -73,6 +74,7 @@ impl Compaction {
         staging: &StagingDir,
         log: &mut PublishedLog,
         plan: &SharedPlan,
+        leftovers: &[Dropped],
     ) -> Result<bool, Failure> {
         let tail = staging.state().tail.load(Ordering::Acquire);
         if tail < Self::CUT.max(2 * self.plan_bytes) || tail < self.tried_at + Self::TRY_EVERY {
@@ -80,10 +82,11 @@ impl Compaction {
         }
         self.tried_at = tail;
         let is_urgent = tail >= Self::CUT_NOW.max(4 * self.plan_bytes);
-        self.cut_now(staging, log, plan, is_urgent)
+        self.cut_now(staging, log, plan, (leftovers, is_urgent))
     }
 
-    /// Cuts the journal: whether that was done. `is_urgent`: processes wait meanwhile.
+    /// Cuts the journal: whether that was done. With the files that were dropped; `is_urgent`:
+    /// processes wait meanwhile.
     ///
     /// # Errors
     /// Trouble of the tier.
@@ -92,13 +95,13 @@ impl Compaction {
         staging: &StagingDir,
         log: &mut PublishedLog,
         plan: &SharedPlan,
-        is_urgent: bool,
+        (leftovers, is_urgent): (&[Dropped], bool),
     ) -> Result<bool, Failure> {
         let early = if is_urgent { Some(lock(staging)?) } else { None };
         let (checkpoint, begin) = {
             let mut plan = plan.lock();
             plan.read(staging)?;
-            let Some(checkpoint) = plan.planner.checkpoint() else { return Ok(false) };
+            let Some(checkpoint) = plan.planner.checkpoint(leftovers) else { return Ok(false) };
             (checkpoint, begin_of(staging, &plan))
         };
         let file = with_reserve(staging.dir(), || PlanFile::write(staging.dir(), &checkpoint));

@@ -2,8 +2,8 @@
 //! place in the order is not known, and those that are older than what the PFS has by now.
 //!
 //! They lie in the directory [`KEPT`] of the staging directory. The name of each is its number, and
-//! the name that it had for the job, behind `-`, or behind `+` if it is older. With them lies a copy
-//! of a damaged journal. A staging directory that has any is not removed.
+//! the name that it had for the job: behind `-`, or behind `+` if it is older. With them lies a
+//! copy of a damaged journal. A staging directory that has any is not removed.
 
 use crate::errors::OutputsError;
 use crate::staging::StagingDir;

@@ -14,8 +14,8 @@
 //!   published at its place, with the name that it had there ([`Entry::Former`]).
 //! * A step is begun, done, and committed. What records say of its file in between decides at the
 //!   commit whether the file is finished or has to be published again.
-//! * A restart begins with the last checkpoint, if there is one, feeds the journal again, and between
-//!   its records the entries of the log of what was published.
+//! * A restart begins with the last checkpoint, if there is one. It feeds the journal again, and
+//!   between its records the entries of the log of what was published.
 
 mod asked;
 mod checkpoint;
@@ -280,10 +280,10 @@ impl Planner {
 
     // --- restart ---
 
-    /// What the plan knows, to go on from without the records so far; `None` while a step is done
-    /// or something is to be dropped.
-    pub fn checkpoint(&mut self) -> Option<Vec<u8>> {
-        checkpoint::encode(&mut self.tables)
+    /// What the plan knows, to go on from without the records so far; `None` while a step is done.
+    /// `leftovers`: files that were dropped, and of which something is still there.
+    pub fn checkpoint(&mut self, leftovers: &[Dropped]) -> Option<Vec<u8>> {
+        checkpoint::encode(&mut self.tables, leftovers)
     }
 
     /// The plan of a [`Self::checkpoint`]; `None` if it is none.

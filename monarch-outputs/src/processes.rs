@@ -1,9 +1,9 @@
 //! Processes that write staged files.
 //!
-//! A process is known by its number, the boot in which it ran, and the ticks of the kernel's clock at
-//! which it began. Where a record does not tell these (a process without `/proc`, an older shim), it
-//! has the time of day, which may be set forward or back: that is asked only when the record is
-//! read, and for processes that are not known.
+//! A process is known by its number, the boot in which it ran, and the ticks of the kernel's clock
+//! at which it began. Where a record does not tell these (a process without `/proc`, an older
+//! shim), it has the time of day, which may be set forward or back: that is asked only when the
+//! record is read, and for processes that are not known.
 
 use crate::plan::Opener;
 use crate::sys::now_ns;

@@ -277,21 +277,21 @@ mod tests {
         assert_eq!((record.header.began_ticks, record.header.found, record.header.boot), (1 << 40, u64::MAX, 8));
     }
 
-    /// A record as the first version wrote it.
-    fn of_first_version(op: u16, a: &[u8]) -> Vec<u8> {
-        let len = (FIRST_HEADER + a.len()).next_multiple_of(8);
-        let header =
-            Header { magic: MAGIC, len: len as u32, seq: 4, id: 9, op, a_len: a.len() as u16, ..Header::default() };
-        let mut bytes = [&header.as_bytes()[..FIRST_HEADER], a].concat();
-        bytes.resize(len, 0);
+    /// A record with a text of nine bytes, as the first version wrote it.
+    fn of_first_version(op: Op, a: &[u8; 9]) -> [u8; 80] {
+        let about = Header { magic: MAGIC, len: 80, seq: 4, id: 9, ..Header::default() };
+        let header = Header { op: op as u16, a_len: 9, ..about };
+        let mut bytes = [0; 80];
+        put(&mut bytes, &header.as_bytes()[..FIRST_HEADER]);
+        put(&mut bytes[FIRST_HEADER..], a);
         let sum = checksum(&bytes);
-        bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+        put(&mut bytes[8..], &sum.to_le_bytes());
         bytes
     }
 
     #[test]
     fn a_record_of_the_first_version_is_read_and_knows_no_process() {
-        let bytes = of_first_version(Op::Unlink as u16, b"some/name");
+        let bytes = of_first_version(Op::Unlink, b"some/name");
         let record = read(&bytes).unwrap();
         assert_eq!((record.op, record.a, record.b), (Op::Unlink, &b"some/name"[..], &b""[..]));
         assert_eq!((record.header.seq, record.header.id), (4, 9));
@@ -329,7 +329,7 @@ mod tests {
             assert!(read(&bytes[..cut]).is_none(), "{cut}");
         }
         for at in 0..bytes.len() {
-            let mut bytes = bytes.to_vec();
+            let mut bytes: [u8; 96] = bytes.try_into().unwrap();
             bytes[at] ^= 1;
             assert!(read(&bytes).is_none(), "byte {at}");
         }

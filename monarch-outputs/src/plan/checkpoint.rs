@@ -9,7 +9,7 @@ use super::file::{CopyState, LeftName, PlannedFile};
 use super::opener::Opener;
 use super::place::{Guard, Place};
 use super::queue::Queue;
-use super::step::Claim;
+use super::step::{Claim, Dropped};
 use super::tables::Tables;
 use crate::plan::others::OtherNodes;
 use monarch_abi::outputs::names::Staged;
@@ -21,10 +21,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x01");
 /// Where the contents begin.
 const HEAD_BYTES: usize = 16;
 
-/// The plan in bytes; `None` while something is being published, or files are to be dropped: what
-/// the PFS and the tier have is not what the plan says then.
-pub(super) fn encode(tables: &mut Tables) -> Option<Vec<u8>> {
-    if !tables.queue.is_at_rest() || !tables.dropped.is_empty() || tables.replay.is_running {
+/// The plan in bytes; `None` while something is being published: what the PFS has is not what the
+/// plan says then. `leftovers`: files that the plan has dropped, and whose part files are still there.
+pub(super) fn encode(tables: &mut Tables, leftovers: &[Dropped]) -> Option<Vec<u8>> {
+    if !tables.queue.is_at_rest() || tables.replay.is_running {
         return None;
     }
     forget_expected(tables);
@@ -46,12 +46,19 @@ pub(super) fn encode(tables: &mut Tables) -> Option<Vec<u8>> {
     out.list(entries.into_iter(), |out, (place, entry)| {
         out.place(place);
         out.entry(entry);
-        out.number(tables.expected.of((place.seq, place.sub)));
+        out.number(tables.expected.of(key_of(place, entry)));
     });
     let removals: Vec<_> = queue.removals().collect();
     out.list(removals.into_iter(), |out, (place, id)| {
         out.place(place);
         out.number(id);
+    });
+    let dropped = tables.dropped.iter().map(|file| (&file.staged, &file.part_dir, &file.name));
+    let dropped = dropped.chain(leftovers.iter().map(|file| (&file.staged, &file.part_dir, &file.name)));
+    out.list(dropped.collect::<Vec<_>>().into_iter(), |out, (staged, part_dir, name)| {
+        out.staged(staged);
+        out.text(part_dir);
+        out.text(name);
     });
     let sum = xxh3_64(&out.0);
     Some([&MAGIC.to_le_bytes()[..], &sum.to_le_bytes(), &out.0].concat())
@@ -90,22 +97,33 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
         tables.expected.set(key, found);
     }
     for (place, entry, found) in from.list(|from| Some((from.place()?, from.entry()?, from.number()?)))? {
-        tables.queue.insert(place, entry);
         if found != monarch_abi::outputs::found::UNKNOWN {
-            tables.expected.set((place.seq, place.sub), found);
+            tables.expected.set(key_of(place, &entry), found);
         }
+        tables.queue.insert(place, entry);
     }
     for (place, id) in from.list(|from| Some((from.place()?, from.number()?)))? {
         tables.queue.add_removal(place, id);
     }
+    tables.dropped =
+        from.list(|from| Some(Dropped { staged: from.staged()?, part_dir: from.text()?, name: from.text()? }))?;
     from.0.is_empty().then_some(tables)
 }
 
 /// Forgets what is expected for claims and entries that are no more.
 fn forget_expected(tables: &mut Tables) {
     let mut needed: BTreeSet<ClaimKey> = tables.claims.all().flat_map(|(_, of)| of.keys().copied()).collect();
-    needed.extend(tables.queue.pending().map(|(place, _)| (place.seq, place.sub)));
+    needed.extend(tables.queue.pending().map(|(place, entry)| key_of(place, entry)));
     tables.expected.retain(|key| needed.contains(&key));
+}
+
+/// The claim for which it is told what is expected at the turn of an entry.
+fn key_of(place: Place, entry: &Entry) -> ClaimKey {
+    match entry {
+        // The file has left that name.
+        Entry::Former(_, former) => (former.bound, 0),
+        _ => (place.seq, place.sub),
+    }
 }
 
 /// A file that was read.
@@ -402,7 +420,7 @@ mod tests {
     #[test]
     fn a_plan_is_read_as_it_was_written() {
         let mut planner = full();
-        let bytes = planner.checkpoint().unwrap();
+        let bytes = planner.checkpoint(&[]).unwrap();
         let mut again = Planner::of_checkpoint(&bytes).unwrap();
         assert_eq!(again.pending().collect::<Vec<_>>(), planner.pending().collect::<Vec<_>>());
         assert_eq!((again.last_seq(), again.max_id()), (planner.last_seq(), planner.max_id()));
@@ -430,13 +448,13 @@ mod tests {
             }
         }
         // The order in which files are written is not that of the plan.
-        assert_eq!(again.checkpoint().unwrap().len(), bytes.len());
+        assert_eq!(again.checkpoint(&[]).unwrap().len(), bytes.len());
         assert_eq!(again.take_copies(9, |_| false).len(), planner.take_copies(9, |_| false).len());
     }
 
     #[test]
     fn bytes_that_are_cut_or_changed_are_no_plan() {
-        let bytes = full().checkpoint().unwrap();
+        let bytes = full().checkpoint(&[]).unwrap();
         for len in 0..bytes.len() {
             assert!(Planner::of_checkpoint(&bytes[..len]).is_none(), "{len} bytes");
         }
@@ -450,14 +468,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_dropped_is_dropped_after_a_restart() {
+        let mut planner = full();
+        let dropped = |id| Dropped {
+            staged: Staged { id, dev: 1, ino: id, uid: 0, gid: 0 },
+            part_dir: b"dir".to_vec(),
+            name: b"name".to_vec(),
+        };
+        planner.tables.dropped = vec![dropped(50)];
+        let mut again = Planner::of_checkpoint(&planner.checkpoint(&[dropped(51)]).unwrap()).unwrap();
+        assert_eq!(again.take_dropped(), [dropped(50), dropped(51)]);
+    }
+
+    #[test]
+    fn what_is_expected_at_a_former_name_is_kept() {
+        let mut planner = full();
+        let of_former = |planner: &Planner| {
+            let (place, entry) = planner.pending().find(|(_, entry)| matches!(entry, Entry::Former(..))).unwrap();
+            planner.tables.expected.of(key_of(place, entry))
+        };
+        let again = Planner::of_checkpoint(&planner.checkpoint(&[]).unwrap()).unwrap();
+        assert_eq!(of_former(&again), of_former(&planner));
+        assert_ne!(of_former(&again), found::UNKNOWN);
+    }
+
+    #[test]
     fn there_is_none_while_a_step_is_done() {
         let mut planner = Planner::default();
         let header = Header { seq: 1, ..Header::default() };
         planner.record(&Record { header, op: Op::Symlink, a: b"a", b: b"b" });
         let step = planner.next_step().unwrap();
         planner.begin(&step);
-        assert!(planner.checkpoint().is_none());
+        assert!(planner.checkpoint(&[]).is_none());
         planner.fail(step.place);
-        assert!(planner.checkpoint().is_some());
+        assert!(planner.checkpoint(&[]).is_some());
     }
 }

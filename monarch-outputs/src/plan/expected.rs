@@ -1,5 +1,5 @@
-//! What the PFS is expected to have at each name when the turn of a claim comes: what it had when the
-//! call was made, or what the agent has published there since.
+//! What the PFS is expected to have at each name when the turn of a claim comes: what it had when
+//! the call was made, or what the agent has published there since.
 
 use super::claims::ClaimKey;
 use monarch_abi::outputs::found;

@@ -599,8 +599,7 @@ impl World {
     /// The agent keeps its plan, and begins journal and log again.
     fn keep_checkpoint(&mut self) {
         if self.batch.is_empty() && self.begun.is_none() {
-            self.read(0);
-            self.checkpoint = Some(self.planner.checkpoint().unwrap());
+            self.checkpoint = Some(self.planner.checkpoint(&[]).unwrap());
             self.log.clear();
         }
     }

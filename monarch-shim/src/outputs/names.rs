@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, GONE, Result};
 use super::barrier;
+use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -11,7 +12,7 @@ use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::{HeldParent, settle_parent};
+use super::whereabouts::HeldParent;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::found;
@@ -218,12 +219,17 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     place.is_dir_path = false;
     let mut looks = 1;
+    // Until the overlay says that the directory is removed.
+    let mut under_way = None;
     let journal = loop {
         let seen = root.state().seq.load(Ordering::Acquire);
         match entry_at(place)? {
             Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
             Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
             Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
+        }
+        if under_way.is_none() {
+            under_way = beside::removing(place);
         }
         let may_be_queued = root.map.may_be_overtaken();
         // Before the names, so that few calls of others fall between the look at them and the lock.
@@ -261,6 +267,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     // Something else has got the name meanwhile, or had it before: it is published first.
     let Ok(link) = tree::prepare_remove_dir(place) else {
         drop(journal);
+        drop(under_way);
         barrier::wait_for_all(&root)?;
         return Ok(Answer::Plain);
     };
@@ -269,8 +276,9 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     Ok(Answer::Done(()))
 }
 
-/// Before mkdir(2), mknod(2) and the like make a name.
-pub fn make(place: &mut Place) -> Result<Answer<()>> {
+/// Before mkdir(2), mknod(2) and the like make a name. `under_way`: to be kept until the plain call
+/// has ended.
+pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
     if is_quiet(&place.root) || place.rel().is_empty() {
         return Ok(Answer::Plain);
     }
@@ -284,7 +292,10 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
             Ok(Answer::Plain)
         }
         // Of a clean copy, too, the PFS says whether its file is still there.
-        Entry::Directory | Entry::Nothing | Entry::Clean(_) => Ok(Answer::Plain),
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => {
+            *under_way = beside::making(place);
+            Ok(Answer::Plain)
+        }
     }
 }
 
@@ -311,14 +322,14 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
     Ok(on_pfs(place).is_err())
 }
 
-/// symlink(2).
-pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
+/// symlink(2). `under_way`: as for [`make`].
+pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
     if is_quiet(&place.root) || place.rel().is_empty() || is_through(&place.root, place.name()) {
-        return make(place);
+        return make(place, under_way);
     }
     let answer = symlink_in_turn(place, target)?;
     if matches!(answer, Answer::Plain) {
-        settle_parent(place);
+        *under_way = beside::making(place);
     }
     Ok(answer)
 }
@@ -328,7 +339,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {
-        if matches!(make(place)?, Answer::Done(())) || !root.map.may_be_overtaken() {
+        if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() {
             return Ok(Answer::Plain);
         }
         if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {

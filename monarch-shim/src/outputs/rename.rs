@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
@@ -11,7 +12,7 @@ use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::{HeldParent, settle_parent};
+use super::whereabouts::HeldParent;
 use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::found;
@@ -38,6 +39,8 @@ pub struct Target {
     place: Place,
     /// The staged file that had the name before, if it was open.
     held: Option<Held>,
+    /// Until the plain call has ended.
+    under_way: Option<UnderWay>,
 }
 
 /// A staged file that loses its name to a plain rename. While the descriptor is open, the agent
@@ -117,8 +120,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let target = Target::new(to, flags, Some(&from))?;
-    settle_parent(&target.place);
+    let mut target = Target::new(to, flags, Some(&from))?;
+    target.under_way = beside::making(&target.place);
     Ok((Answer::Plain, After::Move(from, target)))
 }
 
@@ -149,7 +152,9 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
     }
     leave(&to.root)?;
     entry_at(&mut to)?;
-    Ok((Answer::Plain, After::Cross(None, Some(Target::new(to, flags, None)?))))
+    let mut target = Target::new(to, flags, None)?;
+    target.under_way = beside::making(&target.place);
+    Ok((Answer::Plain, After::Cross(None, Some(target))))
 }
 
 impl Target {
@@ -177,16 +182,17 @@ impl Target {
             let state = root.state();
             leave(&root)?;
             barrier::wait_until(&root, |_| !state.is_publishing(file.id));
-            return Ok(Self { place, held: Some(Held { file, fd }) });
+            return Ok(Self { place, held: Some(Held { file, fd }), under_way: None });
         }
-        Ok(Self { place, held: None })
+        Ok(Self { place, held: None, under_way: None })
     }
 
     /// After the rename. What had the name before is lost, as on the PFS. Without its data the
     /// agent forgets it, and removes nothing on the PFS: a record of its removal would have the
     /// agent remove the name. A rename that has failed leaves all as it was.
     fn end(&mut self, is_done: bool) -> Result<()> {
-        let Self { place, held } = self;
+        let Self { place, held, under_way } = self;
+        drop(under_way.take());
         if is_done && place.rel().is_empty() {
             barrier::wait_for_root(&place.root);
         }
