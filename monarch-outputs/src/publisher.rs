@@ -70,7 +70,7 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root. Methods: 31, because each kind of step is a few short
+/// Publishes the entries of one output root. Methods: 27, because each kind of step is a few short
 /// ones.
 #[derive(Debug)]
 pub struct Publisher {

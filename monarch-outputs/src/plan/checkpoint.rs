@@ -22,7 +22,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x01");
 const HEAD_BYTES: usize = 16;
 
 /// The plan in bytes; `None` while something is being published: what the PFS has is not what the
-/// plan says then. `leftovers`: files that the plan has dropped, and whose part files are still there.
+/// plan says then. `leftovers`: files that the plan has dropped, and whose part files are still
+/// there.
 pub(super) fn encode(tables: &mut Tables, leftovers: &[Dropped]) -> Option<Vec<u8>> {
     if !tables.queue.is_at_rest() || tables.replay.is_running {
         return None;

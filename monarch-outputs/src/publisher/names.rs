@@ -94,8 +94,8 @@ impl Names {
         }
     }
 
-    /// Removes a directory; part files of this node that are in it move into the output root, and are
-    /// handed over.
+    /// Removes a directory. Part files of this node that are in it move into the output root, and
+    /// are handed over.
     pub(super) fn rmdir(&mut self, path: &[u8], moved: &mut Vec<MovedPart>) -> Result<(), Failure> {
         let fail = || Failure::new("remove the directory", path);
         let mut end = self.target.rmdir(path);
@@ -145,8 +145,10 @@ impl Names {
             Ok(()) => {}
             Err(Errno::EXIST) if self.target.readlink(path).is_ok_and(|found| found == target) => {}
             Err(Errno::EXIST) if self.is_newer(path, expected, None)? => {
-                let note = "was made by others after the job had made a link there: the job's link, to";
-                self.notes.push(format!("{} {note} {}, is left out", lossy(path), lossy(target)));
+                self.notes.push(format!(
+                    "{} was made by others after the job had made a link there: the job's link is left out",
+                    lossy(path)
+                ));
                 return Ok(());
             }
             Err(Errno::EXIST) => {

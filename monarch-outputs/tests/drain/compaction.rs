@@ -28,7 +28,7 @@ fn the_journal_stays_short_while_a_file_is_open() {
     let long = "long-name-".repeat(18);
     let mut open = shim.create(&long);
     let (mut sum, mut last) = (0, 0);
-    // Where the processor is shared, a process that appends leaves the agent no time: it waits here.
+    // A process that appends leaves the agent no time where the processor is shared: it waits.
     let tail = || shim.state().tail.load(Ordering::Acquire);
     let wait_for_agent = || {
         let began = std::time::Instant::now();

@@ -2,9 +2,9 @@
 //! takes its place in the order: the one sees the other, as on the PFS.
 //!
 //! Each says in a slot of the state file ([`Making`]) which directory it is about, then looks for
-//! the other: the call that makes a name waits until a removal has looked at the directory, and
-//! finds then that it is removed; a removal waits until such a call has ended, and finds what it has
-//! made. Slots of processes that were killed are freed by the agent.
+//! the other. The call that makes a name waits until a removal has looked at the directory, and
+//! finds then that it is removed. A removal waits until such a call has ended, and finds what it
+//! has made. Slots of processes that were killed are freed by the agent.
 
 use super::barrier;
 use super::began;

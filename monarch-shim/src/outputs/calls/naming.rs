@@ -104,7 +104,8 @@ pub unsafe fn symlink(
     }
 }
 
-/// Before link(2): the file that gets another name is published first. `under_way`: as for [`make`].
+/// Before link(2): the file that gets another name is published first. `under_way`: as for
+/// [`make`].
 ///
 /// # Safety
 /// As for [`user::path`], for both.
