@@ -77,11 +77,12 @@ impl Compaction {
         leftovers: &[Dropped],
     ) -> Result<bool, Failure> {
         let tail = staging.state().tail.load(Ordering::Acquire);
-        if tail < Self::CUT.max(2 * self.plan_bytes) || tail < self.tried_at + Self::TRY_EVERY {
+        let is_urgent = tail >= Self::CUT_NOW.max(4 * self.plan_bytes);
+        let is_due = tail >= Self::CUT.max(2 * self.plan_bytes) && tail >= self.tried_at + Self::TRY_EVERY;
+        if !is_due && !is_urgent {
             return Ok(false);
         }
         self.tried_at = tail;
-        let is_urgent = tail >= Self::CUT_NOW.max(4 * self.plan_bytes);
         self.cut_now(staging, log, plan, (leftovers, is_urgent))
     }
 

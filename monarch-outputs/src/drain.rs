@@ -475,6 +475,9 @@ impl Drain {
 
     /// Begins an idle journal again, and cuts a long one.
     fn shorten_journal(&mut self) {
+        if self.troubles.publish.due.is_some_and(|due| due > Instant::now()) {
+            return;
+        }
         let (staging, plan) = (&self.staging, &self.plan);
         let Some((log, leftovers)) = self.publisher.log_at_rest() else { return };
         let is_over = leftovers.is_empty() && self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION;

@@ -100,6 +100,9 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
 /// Makes a file of the PFS at once. Where its directory may be removed in the meantime, the call is
 /// made here; what is wrong with it, the plain call says.
 fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
+    if place.is_dir_path {
+        return Ok(Answer::Plain);
+    }
     let Some(_under_way) = beside::making(place) else { return Ok(Answer::Plain) };
     let mut path = place.on_pfs()?;
     match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode) {
