@@ -8,6 +8,7 @@
 //!     state        counters, futexes, names that are not staged: mapped by the shim ([`state`])
 //!     journal      what the job has done, in order ([`record`]); whoever appends holds its flock
 //!     published    what the agent has published of it
+//!     plan-<hex>   what was not published when the journal was cut, if anything
 //!     keys         places of entries in the order of the nodes, where there are others
 //!     data/        staged files; their names say which part file on the PFS each has ([`names`])
 //!     tree/        the overlay: below the relative path of an entry a symbolic link ([`names`])
@@ -17,6 +18,7 @@
 //! The shim appends to the journal and changes the tree under the lock of the journal. The agent
 //! drains the journal, and takes entries out of the tree under the same lock.
 
+pub mod found;
 pub mod making;
 pub mod names;
 pub mod question;

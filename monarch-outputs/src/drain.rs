@@ -1,11 +1,20 @@
 //! The loop of one output root: reads records, tries leases, hands out copies, publishes.
 
-use crate::backlog::{Backlog, Marker};
+mod older;
+mod output_root;
+mod view;
+
+pub use view::DrainView;
+
+use self::older::keep_older;
+use self::output_root::{follow_root, has_another_root};
+use self::view::note;
+use crate::backlog::Marker;
+use crate::compaction::Compaction;
 use crate::copier::{Copier, Finished};
 use crate::copy::{CopyContext, CopyOutcome, Failure};
 use crate::killed_creates::KilledCreates;
-use crate::plan::{Action, Created, Note, Step};
-use crate::published::PublishedLog;
+use crate::plan::{Action, Created, Step};
 use crate::publisher::{Publisher, StepEnd};
 use crate::room::Room;
 use crate::shared_plan::SharedPlan;
@@ -16,8 +25,8 @@ use crate::troubles::{Retry, Troubles, sentence};
 use monarch_abi::outputs::state::State;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// First pause between looks at open files that nothing says are closed.
@@ -33,30 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long nothing happens before an idle journal is begun again.
 const IDLE_BEFORE_TRUNCATION: Duration = Duration::from_secs(1);
 
-/// What the drain tells others of its root.
-#[derive(Debug, Default)]
-pub struct DrainView {
-    backlog: Mutex<Backlog>,
-    /// Whether the PFS refuses something, and that does not pass by itself.
-    pub is_refused: AtomicBool,
-    /// Snapshots of open files that wait for their names.
-    pub snapshots: Mutex<Vec<Snapshot>>,
-    /// The last request to look at all open files.
-    pub look_wanted: AtomicU64,
-    /// The last one after which the drain found nothing more to do.
-    pub look_done: AtomicU64,
-    /// Whether the marker in the output root is there, or may be.
-    pub has_marker: AtomicBool,
-}
-
-impl DrainView {
-    /// The backlog.
-    pub fn backlog(&self) -> MutexGuard<'_, Backlog> {
-        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The drain of one output root. Fields: 15, because it is the place where its parts meet. Methods:
+/// The drain of one output root. Fields: 16, because it is the place where its parts meet. Methods:
 /// 27, because each step of a turn is one.
 #[derive(Debug)]
 pub struct Drain {
@@ -75,24 +61,24 @@ pub struct Drain {
     busy_since: Instant,
     is_settled: bool,
     killed_creates: KilledCreates,
+    compaction: Compaction,
 }
 
 impl Drain {
-    /// The drain of a root that was taken in, with the log of what was published.
+    /// The drain of a root that was taken in.
     #[must_use]
     pub fn new(
         context: Arc<CopyContext>,
-        (plan, log): (Arc<SharedPlan>, PublishedLog),
+        plan: Arc<SharedPlan>,
+        publisher: Publisher,
         room: Arc<Room>,
         view: Arc<DrainView>,
-        keeps_clean: bool,
     ) -> Self {
         let staging = context.staging.clone();
         plan.lock().planner.take_created();
         let mut marker = Marker::new(&staging.info().node);
         marker.expect();
         view.has_marker.store(true, Ordering::Release);
-        let publisher = Publisher::new(staging.clone(), context.target.clone(), log, keeps_clean);
         let now = Instant::now();
         let copier = Copier::new(context.clone());
         Self {
@@ -111,6 +97,7 @@ impl Drain {
             busy_since: now,
             is_settled: false,
             killed_creates: KilledCreates::default(),
+            compaction: Compaction::default(),
         }
     }
 
@@ -120,7 +107,7 @@ impl Drain {
 
     /// Goes round once. Returns whether anything happened.
     pub fn turn(&mut self) -> bool {
-        self.follow_root();
+        follow_root(&self.staging, self.context.target.as_ref());
         let mut did = self.read_records();
         did |= self.probe();
         did |= self.take_copies();
@@ -151,31 +138,6 @@ impl Drain {
     pub fn hurry(&mut self) {
         self.poll = Duration::ZERO;
         self.looked = None;
-    }
-
-    /// Where the job has made the output root, or moved a directory there, that is the root from
-    /// now on. All that came before is published: the job has waited for it.
-    fn follow_root(&mut self) {
-        let state = self.state();
-        let changes = state.root_changes.load(Ordering::Acquire);
-        if state.root_seen.load(Ordering::Acquire) == changes {
-            return;
-        }
-        let target = &self.context.target;
-        match target.follow().and_then(|()| target.stat(b"")) {
-            Ok(root) => {
-                state.root_dev.store(root.dev, Ordering::Relaxed);
-                state.root_ino.store(root.ino, Ordering::Relaxed);
-            }
-            Err(e) => tracing::warn!("the output root {} cannot be opened again: {e}", self.staging.info().root),
-        }
-        state.root_seen.store(changes, Ordering::Release);
-        self.staging.map().notify_processes();
-    }
-
-    fn has_another_root(&self) -> bool {
-        let state = self.state();
-        state.root_seen.load(Ordering::Acquire) != state.root_changes.load(Ordering::Acquire)
     }
 
     fn read_records(&mut self) -> bool {
@@ -339,6 +301,13 @@ impl Drain {
                     did = true;
                     break;
                 }
+                StepEnd::IsOlder => {
+                    self.failed(&step);
+                    self.publisher.step_failed();
+                    self.keep_apart(&step);
+                    did = true;
+                    break;
+                }
                 StepEnd::Failed(failure) => {
                     self.failed(&step);
                     self.publisher.step_failed();
@@ -393,13 +362,25 @@ impl Drain {
         let _lock = self.staging.lock_journal().ok()?;
         let mut plan = self.plan.lock();
         plan.read(&self.staging).ok()?;
-        if self.has_another_root() {
+        if has_another_root(self.state()) {
             return None;
         }
         let step = plan.planner.next_step().filter(|now| now.action == step.action && plan.may_publish(now.place))?;
         plan.planner.begin(&step);
         self.publisher.announce(&plan.planner, &step);
         Some(step)
+    }
+
+    /// The PFS has something newer at the name of a file: it is kept, and not published.
+    fn keep_apart(&mut self, step: &Step) {
+        let Action::Publish(file) = &step.action else { return };
+        match keep_older(&self.staging, &self.plan, file) {
+            Ok(note) => {
+                tracing::warn!("outputs below {}: {note}", self.staging.info().root);
+                self.view.backlog().note(note);
+            }
+            Err(failure) => self.publish_failed(&failure),
+        }
     }
 
     fn copy_again(&self, step: &Step) {
@@ -488,14 +469,33 @@ impl Drain {
             // Other nodes may wait for that.
             self.staging.map().notify_agent();
         }
-        if self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION && plan.lock().is_idle() {
-            match self.publisher.begin_again(&plan) {
-                Ok(true) => self.room.settle(),
-                Ok(false) => {}
-                Err(failure) => self.publish_failed(&failure),
-            }
-        }
+        self.shorten_journal();
         is_further
+    }
+
+    /// Begins an idle journal again, and cuts a long one.
+    fn shorten_journal(&mut self) {
+        if self.troubles.publish.due.is_some_and(|due| due > Instant::now()) {
+            return;
+        }
+        let (staging, plan) = (&self.staging, &self.plan);
+        let Some((log, leftovers)) = self.publisher.log_at_rest() else { return };
+        let is_over = leftovers.is_empty() && self.busy_since.elapsed() >= IDLE_BEFORE_TRUNCATION;
+        let is_idle = is_over && plan.lock().is_idle();
+        let done = if is_idle {
+            self.compaction.begin_again(staging, log, plan)
+        } else {
+            self.compaction.shorten(staging, log, plan, leftovers)
+        };
+        match done {
+            Ok(true) if is_idle => {
+                // All that calls may have overtaken is published.
+                self.state().is_overtaken.store(0, Ordering::Release);
+                self.room.settle();
+            }
+            Ok(_) => {}
+            Err(failure) => self.publish_failed(&failure),
+        }
     }
 
     /// Writes what others see.
@@ -533,16 +533,5 @@ impl Drain {
         let _ = self.take_copies();
         self.looked = None;
         self.tell(false);
-    }
-}
-
-fn note(note: &Note) -> Option<String> {
-    match note {
-        // Told when it is published, with the name that it gets.
-        Note::Killed(_) => None,
-        Note::Lost(path) => {
-            Some(format!("the staged data of {} is gone: it is not published", String::from_utf8_lossy(path)))
-        }
-        Note::UnknownFile(id) => Some(format!("a record of the journal names file {id}, which no record has opened")),
     }
 }

@@ -1,16 +1,16 @@
-//! Staged files that no record explains: they are neither published, since their place in the order
-//! is not known, nor removed.
+//! Staged files that are neither published nor removed: those that no record explains, since their
+//! place in the order is not known, and those that are older than what the PFS has by now.
 //!
 //! They lie in the directory [`KEPT`] of the staging directory. The name of each is its number, and
-//! the name that the overlay knew for it. With them lies a copy of a damaged journal. A staging
-//! directory that has any is not removed.
+//! the name that it had for the job: behind `-`, or behind `+` if it is older. With them lies a
+//! copy of a damaged journal. A staging directory that has any is not removed.
 
 use crate::errors::OutputsError;
 use crate::staging::StagingDir;
 use crate::status::{PendingEntry, PendingState};
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::{DATA, JOURNAL};
-use rustix::fs::RenameFlags;
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -34,6 +34,8 @@ pub struct Kept {
     pub id: Option<u64>,
     /// The name below the output root, if it is known.
     pub name: Option<Vec<u8>>,
+    /// Whether the PFS had something newer at that name.
+    pub is_older: bool,
     /// Its bytes.
     pub bytes: u64,
     /// When it was written.
@@ -49,6 +51,10 @@ impl Kept {
             (None, _) => format!(
                 "the journal was damaged: a removal, a rename or a link may be missing on the PFS; compare the output \
                  root, then remove {path}"
+            ),
+            (Some(_), Some(_)) if self.is_older => format!(
+                "the output root has had something newer at this name since the job wrote it: it is not published; \
+                 move {path} to its name if it is the one you want, or remove it"
             ),
             (Some(_), Some(_)) => {
                 format!("its record in the journal is lost: it is not published; move {path} to its name, or remove it")
@@ -114,10 +120,15 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
-fn file_name(id: u64, name: Option<&[u8]>) -> PathBuf {
+/// Before the name of a file that is older than what the PFS has.
+const OLDER: u8 = b'+';
+/// Before the name of another one.
+const UNEXPLAINED: u8 = b'-';
+
+fn file_name(id: u64, before: u8, name: Option<&[u8]>) -> PathBuf {
     let mut text = format!("{id:0ID_DIGITS$x}").into_bytes();
     if let Some(name) = name {
-        text.push(b'-');
+        text.push(before);
         text.extend(escaped(name));
     }
     PathBuf::from(std::ffi::OsString::from_vec(text))
@@ -138,10 +149,12 @@ pub fn list(staging: &Path) -> io::Result<Vec<Kept>> {
         let text = path.file_name().unwrap_or_default().as_bytes();
         let digits = text.get(..ID_DIGITS).and_then(|digits| std::str::from_utf8(digits).ok());
         let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let name = text.get(ID_DIGITS..).and_then(|rest| rest.strip_prefix(b"-")).map(unescaped);
+        let (before, name) = text.get(ID_DIGITS..).and_then(<[u8]>::split_first).unwrap_or((&0, b""));
+        let is_name = id.is_some() && matches!(*before, OLDER | UNEXPLAINED);
         found.push(Kept {
             id,
-            name: name.filter(|_| id.is_some()),
+            name: is_name.then(|| unescaped(name)),
+            is_older: is_name && *before == OLDER,
             bytes: meta.len(),
             modified: meta.modified().ok(),
             path,
@@ -166,7 +179,7 @@ pub fn keep(
     }
     let dir = staging.path().join(KEPT);
     let fail = |what| move |e: io::Error| OutputsError::Io { what, path: staging.path().join(KEPT), source: e };
-    match rustix::fs::mkdirat(staging.dir(), KEPT, rustix::fs::Mode::RWXU) {
+    match rustix::fs::mkdirat(staging.dir(), KEPT, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(fail("make")(e.into())),
     }
@@ -182,14 +195,37 @@ pub fn keep(
     }
     for (file, name) in files {
         let from = staging.path().join(DATA).join(std::ffi::OsStr::from_bytes(&file.name()));
-        let to = dir.join(file_name(file.id, name.as_deref()));
-        let cwd = rustix::fs::CWD;
-        match rustix::fs::renameat_with(cwd, &from, cwd, &to, RenameFlags::NOREPLACE) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(e) => return Err(OutputsError::io("keep", &from)(e)),
-        }
+        let to = dir.join(file_name(file.id, UNEXPLAINED, name.as_deref()));
+        move_to(&from, &to).map_err(OutputsError::io("keep", &from))?;
     }
     File::open(&dir).and_then(|dir| dir.sync_all()).map_err(fail("sync"))
+}
+
+fn move_to(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    let cwd = rustix::fs::CWD;
+    match rustix::fs::renameat_with(cwd, from, cwd, to, RenameFlags::NOREPLACE) {
+        Err(Errno::NOENT) => Ok(()),
+        moved => moved,
+    }
+}
+
+/// Keeps a staged file apart that is older than what the PFS has at its name. The caller holds the
+/// lock of the journal.
+///
+/// # Errors
+/// What the kernel said.
+pub fn keep_older(staging: &StagingDir, file: &Staged, name: &[u8]) -> rustix::io::Result<Kept> {
+    match rustix::fs::mkdirat(staging.dir(), KEPT, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e),
+    }
+    let st = staging.stat_data(file);
+    let dir = staging.path().join(KEPT);
+    let path = dir.join(file_name(file.id, OLDER, Some(name)));
+    move_to(&staging.path().join(DATA).join(std::ffi::OsStr::from_bytes(&file.name())), &path)?;
+    rustix::fs::fsync(rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let bytes = st.map_or(0, |st| st.st_size as u64);
+    Ok(Kept { path, id: Some(file.id), name: Some(name.to_vec()), is_older: true, bytes, modified: None })
 }
 
 #[cfg(test)]
@@ -219,5 +255,13 @@ mod tests {
         assert_eq!((kept[2].name.clone(), kept[2].bytes), (None, 3));
         assert!(kept[3].name.as_ref().unwrap().ends_with(b"/end"));
         assert!(kept.iter().all(|k| k.why().contains("kept/") && k.entry().state == PendingState::Kept));
+        assert!(!kept.iter().any(|k| k.is_older));
+
+        let name = std::ffi::OsStr::from_bytes(&of(9).name()).to_owned();
+        std::fs::write(staging.path().join(DATA).join(&name), "abcd").unwrap();
+        let older = keep_older(&staging, &of(9), b"run/+model").unwrap();
+        let found = list(staging.path()).unwrap().pop().unwrap();
+        assert_eq!(Kept { modified: None, ..found }, older);
+        assert!(older.is_older && older.bytes == 4 && older.why().contains("newer"));
     }
 }

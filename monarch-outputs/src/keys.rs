@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// The file under which a log is begun again.
+const NEW: &str = "keys.new";
 const LINE_BYTES: usize = 32;
 const SUM_AT: usize = 24;
 
@@ -45,6 +47,7 @@ impl LoggedKey {
 /// The log of a staging directory.
 #[derive(Debug)]
 pub struct KeyLog {
+    dir: OwnedFd,
     file: File,
 }
 
@@ -55,15 +58,22 @@ impl KeyLog {
     /// What the kernel said.
     pub fn open(dir: &OwnedFd) -> io::Result<(Self, Vec<LoggedKey>)> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mut file = File::from(rustix::fs::openat(dir, KEYS, flags, Mode::RUSR | Mode::WUSR)?);
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let lines = bytes.chunks_exact(LINE_BYTES).filter_map(|line| line.try_into().ok());
-        let keys: Vec<LoggedKey> = lines.map_while(LoggedKey::decode).collect();
+        let file = File::from(rustix::fs::openat(dir, KEYS, flags, Mode::RUSR | Mode::WUSR)?);
+        let mut this = Self { dir: dir.try_clone()?, file };
+        let keys = this.read()?;
         let end = (keys.len() * LINE_BYTES) as u64;
-        file.set_len(end)?;
-        file.seek(SeekFrom::Start(end))?;
-        Ok((Self { file }, keys))
+        this.file.set_len(end)?;
+        this.file.seek(SeekFrom::Start(end))?;
+        Ok((this, keys))
+    }
+
+    /// What is whole of it.
+    fn read(&mut self) -> io::Result<Vec<LoggedKey>> {
+        let mut bytes = Vec::new();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut bytes)?;
+        let lines = bytes.chunks_exact(LINE_BYTES).filter_map(|line| line.try_into().ok());
+        Ok(lines.map_while(LoggedKey::decode).collect())
     }
 
     /// Adds a key.
@@ -74,14 +84,24 @@ impl KeyLog {
         self.file.write_all(&key.encode())
     }
 
-    /// Forgets all keys but the last: no entry is pending.
+    /// Forgets the keys of entries before a place; `last` is kept if there are no others. An agent
+    /// that is killed meanwhile leaves the old log or the new one.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn begin_again(&mut self, last: &LoggedKey) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.append(last)
+    pub fn keep_from(&mut self, first: Place, last: &LoggedKey) -> io::Result<()> {
+        let mut keys = self.read()?;
+        keys.retain(|key| key.up_to >= first);
+        if keys.is_empty() {
+            keys.push(*last);
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut file = File::from(rustix::fs::openat(&self.dir, NEW, flags, Mode::RUSR | Mode::WUSR)?);
+        let bytes: Vec<u8> = keys.iter().flat_map(LoggedKey::encode).collect();
+        file.write_all(&bytes)?;
+        rustix::fs::renameat(&self.dir, NEW, &self.dir, KEYS)?;
+        self.file = file;
+        Ok(())
     }
 }
 
@@ -104,7 +124,14 @@ mod tests {
         assert_eq!(keys, [key(1), key(2)]);
         log.append(&key(4)).unwrap();
         assert_eq!(KeyLog::open(&fd).unwrap().1, [key(1), key(2), key(4)]);
-        log.begin_again(&key(4)).unwrap();
-        assert_eq!(KeyLog::open(&fd).unwrap().1, [key(4)]);
+        log.keep_from(key(2).up_to, &key(9)).unwrap();
+        assert_eq!(KeyLog::open(&fd).unwrap().1, [key(2), key(4)]);
+        log.append(&key(5)).unwrap();
+        log.keep_from(Place { seq: 3, sub: 0 }, &key(9)).unwrap();
+        assert_eq!(KeyLog::open(&fd).unwrap().1, [key(4), key(5)]);
+        log.keep_from(Place { seq: 6, sub: 0 }, &key(9)).unwrap();
+        assert_eq!(KeyLog::open(&fd).unwrap().1, [key(9)]);
+        log.append(&key(10)).unwrap();
+        assert_eq!(KeyLog::open(&fd).unwrap().1, [key(9), key(10)]);
     }
 }

@@ -1,5 +1,6 @@
 //! Processes that were killed while they made a part file.
 
+use crate::plan::Opener;
 use crate::processes::Openers;
 use monarch_abi::outputs::making::{Left, MAKING_SLOTS};
 use monarch_abi::outputs::state::State;
@@ -22,8 +23,7 @@ impl KilledCreates {
     pub fn clean_up(&mut self, state: &State, mut remove: impl FnMut(&Left) -> bool) {
         let Self { since, makers } = self;
         let mut is_alive = |left: &Left| {
-            makers.saw(left.pid, left.since_ns);
-            makers.is_alive(left.pid, left.since_ns)
+            makers.is_alive(&Opener { pid: left.pid, boot: makers.boot(), began_ticks: left.began_ticks }, 0)
         };
         for (slot, since) in state.making.iter().zip(since) {
             let Some(left) = slot.left().filter(|left| !is_alive(left)) else {

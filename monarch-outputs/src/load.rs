@@ -4,10 +4,11 @@ use crate::errors::OutputsError;
 use crate::journal::{Damage, End, JournalReader};
 use crate::kept::{self, KEPT};
 use crate::plan::Planner;
-use crate::published::{Flaw, Kind, LogEntry, OpenedLog, PublishedLog};
+use crate::plan_file;
+use crate::published::{Flaw, Kind, LogBegin, LogEntry, OpenedLog, PublishedLog};
 use crate::staging::{StagingDir, read_info};
 use monarch_abi::outputs::names::{Clean, Link, Staged, clean_text};
-use monarch_abi::outputs::record::{self, HEADER, Header, MAX_BYTES, Op};
+use monarch_abi::outputs::record::{self, MAX_BYTES, MIN_FILLER, Op};
 use monarch_abi::outputs::{JOURNAL, PUBLISHED};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -36,6 +37,8 @@ pub struct Loaded {
     pub reader: JournalReader,
     /// The log of what was published.
     pub log: PublishedLog,
+    /// Its entries.
+    pub entries: Vec<LogEntry>,
     /// Clean copies, oldest first.
     pub clean: Vec<CleanCopy>,
 }
@@ -50,12 +53,13 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     let (log, entries) = open_log(staging)?;
     let state = staging.state();
     let of_this_boot = staging.is_of_this_boot();
-    let begin = entries.first().filter(|entry| entry.checked_kind() == Some(Kind::Begin)).copied().unwrap_or_default();
+    let begin = entries.first().and_then(LogEntry::begin).unwrap_or_default();
+    let planner = plan_at(staging, &begin)?;
     let mut reader = staging.reader()?;
     let limit = if of_this_boot { state.tail.load(Ordering::Acquire) } else { staging.journal_len() };
     let journal = staging.path().join(JOURNAL);
     let Replayed { mut planner, end, damage, opened, last } =
-        replay(&mut reader, limit, begin.seq, &entries).map_err(OutputsError::io("read", &journal))?;
+        replay(&mut reader, limit, planner, &entries).map_err(OutputsError::io("read", &journal))?;
     if end == End::Newer {
         return Err(OutputsError::Newer { path: journal });
     }
@@ -64,7 +68,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     if is_damaged && !is_salvage {
         return Err(OutputsError::Damaged { path: journal, what: "a record below its end" });
     }
-    let evidence = Evidence::new(&entries, opened, begin.id, is_damaged);
+    let evidence = Evidence::new(&entries, opened, begin.next_id, is_damaged);
     let done = keep_unexplained(staging, &mut planner, &evidence)?;
     fill_damage(&staging.path().join(JOURNAL), &damage)?;
     let known_seq = if of_this_boot { state.seq.load(Ordering::Acquire) } else { 0 };
@@ -83,8 +87,8 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     let files = staging.data_files().map_err(OutputsError::io("list", staging.path()))?;
     let kept = kept::list(staging.path()).map_err(OutputsError::io("read", &staging.path().join(KEPT)))?;
     let ids = files.iter().map(|file| file.id).chain(kept.iter().filter_map(|kept| kept.id)).map(|id| id + 1);
-    let logged = entries.iter().filter(|e| e.checked_kind() != Some(Kind::Begin)).map(|entry| entry.id + 1);
-    let next = ids.chain(logged).chain([begin.id, planner.max_id() + 1, 1]).max().unwrap_or(1);
+    let logged = entries.iter().filter(|entry| entry.begin().is_none()).map(|entry| entry.id + 1);
+    let next = ids.chain(logged).chain([begin.next_id, planner.max_id() + 1, 1]).max().unwrap_or(1);
     if of_this_boot {
         state.next_id.fetch_max(next, Ordering::AcqRel);
     } else {
@@ -102,7 +106,7 @@ pub fn load(staging: &StagingDir, is_salvage: bool) -> Result<Loaded, OutputsErr
     done.iter().filter(|file| !has_copy.contains(&file.id)).for_each(|file| staging.remove_data(file));
     staging.write_info()?;
     drop(lock);
-    Ok(Loaded { planner, reader, log, clean })
+    Ok(Loaded { planner, reader, log, entries, clean })
 }
 
 /// Opens the log of what was published, and begins it if the staging directory is new.
@@ -118,7 +122,8 @@ fn open_log(staging: &StagingDir) -> Result<(PublishedLog, Vec<LogEntry>), Outpu
         Some(Flaw::Damaged) | None => return Err(OutputsError::LogDamaged { staging: staging.path().to_owned() }),
     }
     if is_new {
-        log.begin_again(staging.dir(), 0, 1).map_err(OutputsError::io("write", &path))?;
+        let begin = LogBegin { seq: 0, next_id: 1, plan: None };
+        log.begin_again(staging.dir(), &begin).map_err(OutputsError::io("write", &path))?;
     }
     Ok((log, entries))
 }
@@ -138,19 +143,20 @@ struct Evidence {
 impl Evidence {
     fn new(entries: &[LogEntry], opened: HashSet<u64>, first_id: u64, is_damaged: bool) -> Self {
         let mut logged: HashMap<u64, Vec<(u64, i64)>> = HashMap::new();
-        for entry in entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)) {
+        for entry in entries.iter().filter(|entry| entry.begin().is_none()) {
             logged.entry(entry.id).or_default().push((entry.size, entry.mtime_ns));
         }
         Self { logged, opened, first_id, is_damaged }
     }
 
-    fn is_done(&self, file: &Staged, st: &rustix::fs::Stat) -> bool {
+    /// `is_settled`: no process can be about to append the record of the file.
+    fn is_done(&self, file: &Staged, st: &rustix::fs::Stat, is_settled: bool) -> bool {
         let logged = self.logged.get(&file.id);
         if self.is_damaged {
             let now = (st.st_size as u64, st.st_mtime * 1_000_000_000 + st.st_mtime_nsec as i64);
             return logged.is_some_and(|published| published.contains(&now));
         }
-        self.opened.contains(&file.id) || file.id < self.first_id || logged.is_some()
+        self.opened.contains(&file.id) || file.id < self.first_id && is_settled || logged.is_some()
     }
 }
 
@@ -183,7 +189,7 @@ fn keep_unexplained(
             if is_damaged && name.is_some_and(|name| *name != planned.name) {
                 kept.push((file, name.cloned()));
             }
-        } else if clean.contains(&file.id) || evidence.is_done(&file, &st) {
+        } else if clean.contains(&file.id) || evidence.is_done(&file, &st, is_settled) {
             done.push(file);
         } else if is_settled && st.st_size == 0 && !is_damaged {
             // Its process was killed before its open returned.
@@ -222,14 +228,32 @@ struct Replayed {
     last: LastRecords,
 }
 
-/// Feeds the records, and between them what was logged, as it came.
-fn replay(reader: &mut JournalReader, limit: u64, base: u64, entries: &[LogEntry]) -> std::io::Result<Replayed> {
-    let mut planner = Planner::after(base);
+/// The plan with which the log begins.
+fn plan_at(staging: &StagingDir, begin: &LogBegin) -> Result<Planner, OutputsError> {
+    let Some(file) = begin.plan else {
+        plan_file::remove_others(staging.dir(), None);
+        return Ok(Planner::after(begin.seq));
+    };
+    let plan = file.read(staging.dir()).map_err(OutputsError::io("read the plan in", staging.path()))?;
+    let plan = plan.and_then(|bytes| Planner::of_checkpoint(&bytes)).filter(|plan| plan.last_seq() == begin.seq);
+    plan_file::remove_others(staging.dir(), begin.plan);
+    plan.ok_or_else(|| OutputsError::LogDamaged { staging: staging.path().to_owned() })
+}
+
+/// Feeds the records, and between them what was logged, as it came, to the plan with which the log
+/// begins.
+fn replay(
+    reader: &mut JournalReader,
+    limit: u64,
+    mut planner: Planner,
+    entries: &[LogEntry],
+) -> std::io::Result<Replayed> {
+    let mut last = LastRecords { entry: planner.last_seq(), node_news: planner.last_news() };
     planner.begin_replay();
-    let mut last = LastRecords { entry: base, node_news: 0 };
     let mut opened = HashSet::new();
-    let mut logged = entries.iter().filter(|entry| entry.checked_kind() != Some(Kind::Begin)).peekable();
+    let mut logged = entries.iter().filter(|entry| entry.begin().is_none()).peekable();
     let apply = |planner: &mut Planner, entry: &LogEntry| {
+        planner.replay_leaves(entry.place(), entry.id, entry.found());
         planner.replay_done(entry.place(), entry.id, entry.checked_kind() == Some(Kind::Skip));
     };
     let (end, damage) = reader.read_past_damage(limit, |record| {
@@ -260,10 +284,9 @@ fn fill_damage(journal: &Path, damage: &[Damage]) -> Result<(), OutputsError> {
             let mut at = *from;
             while at < *to {
                 let rest = (*to - at) as usize;
-                let len = if rest > MAX_BYTES { (rest - HEADER).min(MAX_BYTES) } else { rest };
-                let Some(text) = len.checked_sub(HEADER) else { return Err(std::io::ErrorKind::InvalidData.into()) };
+                let len = if rest > MAX_BYTES { (rest - MIN_FILLER).min(MAX_BYTES) } else { rest };
                 let mut out = [0; MAX_BYTES];
-                let nothing = record::write(&mut out, Header::default(), Op::Barrier, &vec![0; text], b"");
+                let nothing = record::write_filler(&mut out, len);
                 let nothing = nothing.ok_or(std::io::ErrorKind::InvalidData)?;
                 file.write_all_at(nothing, at)?;
                 at += nothing.len() as u64;
@@ -322,6 +345,7 @@ pub fn staging_dirs(outputs: &std::path::Path) -> Vec<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monarch_abi::outputs::record::Header;
 
     #[test]
     fn damage_of_any_length_is_filled_with_records_that_say_nothing() {

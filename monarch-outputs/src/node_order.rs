@@ -126,13 +126,14 @@ impl NodeOrder {
         self.state.keyed.fetch_max(keyed, Ordering::AcqRel) < keyed
     }
 
-    /// The journal was begun again: nothing is pending.
+    /// Forgets the logged keys of entries that are published.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn begin_again(&mut self, last_seq: u64) -> std::io::Result<()> {
-        let up_to = Place { seq: last_seq, sub: u32::MAX };
-        self.log.begin_again(&LoggedKey { up_to, key: self.order.last_key() })
+    pub fn forget_keys(&mut self, planner: &Planner) -> std::io::Result<()> {
+        let first = Place { seq: planner.published() + 1, sub: 0 };
+        let up_to = Place { seq: planner.last_seq(), sub: u32::MAX };
+        self.log.keep_from(first, &LoggedKey { up_to, key: self.order.last_key() })
     }
 
     /// Keeps the clock where the next agent finds it: before others are told of it.

@@ -195,6 +195,7 @@ impl Outputs {
             may_copy: self.options.may_copy.clone(),
             keeps_clean: self.options.keeps_clean,
             is_salvage: false,
+            keeps_newer: false,
             peers: self.options.peers.clone(),
             peer_wait: spec.peer_wait,
         };

@@ -14,17 +14,20 @@
 //!   published at its place, with the name that it had there ([`Entry::Former`]).
 //! * A step is begun, done, and committed. What records say of its file in between decides at the
 //!   commit whether the file is finished or has to be published again.
-//! * A restart feeds the journal again, and between its records the entries of the log of what was
-//!   published.
+//! * A restart begins with the last checkpoint, if there is one. It feeds the journal again, and
+//!   between its records the entries of the log of what was published.
 
 mod asked;
+mod checkpoint;
 mod claims;
 mod entry;
+mod expected;
 mod facts;
 mod file;
 #[cfg(test)]
 mod model_tests;
 mod next;
+mod opener;
 mod others;
 mod place;
 mod progress;
@@ -40,6 +43,7 @@ mod tests;
 
 pub use entry::{Entry, FormerName};
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
+pub use opener::Opener;
 pub use place::{FOUND, Guard, Place};
 pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
 
@@ -50,7 +54,7 @@ use tables::Tables;
 
 /// The plan of one output root.
 ///
-/// Methods: 36, because it is the whole interface of the plan: each hands its tables to a room.
+/// Methods: 42, because it is the whole interface of the plan: each hands its tables to a room.
 #[derive(Debug, Default)]
 pub struct Planner {
     tables: Tables,
@@ -96,6 +100,11 @@ impl Planner {
         facts::lost(&mut self.tables, id);
     }
 
+    /// A staged file is kept apart: it is not to be published, as the PFS has something newer.
+    pub fn kept_apart(&mut self, id: u64) {
+        facts::dropped(&mut self.tables, id);
+    }
+
     // --- copies and publications ---
 
     /// Takes up to `max` files to copy, in the order of publication. Versions that the next entry
@@ -113,6 +122,12 @@ impl Planner {
     /// Begins a step: it is the caller's now, until [`Self::commit`] or [`Self::fail`].
     pub fn begin(&mut self, step: &Step) {
         progress::begin(&mut self.tables, step);
+    }
+
+    /// A step, which is about to be committed, has left this on the PFS
+    /// ([`monarch_abi::outputs::found`]): later claims on the name find that.
+    pub fn leaves(&mut self, step: &Step, found: u64) {
+        progress::leaves(&mut self.tables, step, found);
     }
 
     /// A step failed: it is to be done again, at its place.
@@ -182,6 +197,12 @@ impl Planner {
     #[must_use]
     pub const fn last_seq(&self) -> u64 {
         self.tables.queue.last_seq()
+    }
+
+    /// The news of other nodes that the last record had.
+    #[must_use]
+    pub const fn last_news(&self) -> u32 {
+        self.tables.queue.others().last_news
     }
 
     /// The highest number of a staged file in the records.
@@ -259,9 +280,27 @@ impl Planner {
 
     // --- restart ---
 
+    /// What the plan knows, to go on from without the records so far; `None` while a step is done.
+    /// `leftovers`: files that were dropped, and of which something is still there.
+    pub fn checkpoint(&mut self, leftovers: &[Dropped]) -> Option<Vec<u8>> {
+        checkpoint::encode(&mut self.tables, leftovers)
+    }
+
+    /// The plan of a [`Self::checkpoint`]; `None` if it is none.
+    #[must_use]
+    pub fn of_checkpoint(bytes: &[u8]) -> Option<Self> {
+        checkpoint::decode(bytes).map(|tables| Self { tables })
+    }
+
     /// Begins to take in an old journal.
     pub const fn begin_replay(&mut self) {
         self.tables.replay.is_running = true;
+    }
+
+    /// An earlier agent has logged a step, which is handed to [`Self::replay_done`] next: the
+    /// published file is this on the PFS ([`monarch_abi::outputs::found`]).
+    pub fn replay_leaves(&mut self, place: Place, id: u64, found: u64) {
+        restart::replay_leaves(&mut self.tables, place, id, found);
     }
 
     /// An earlier agent has logged a step. All records that it had read when it began the step were

@@ -3,7 +3,8 @@
 
 use crate::ahead::{LOG_BYTES, keep_ahead};
 use crate::plan::Place;
-use monarch_abi::outputs::PUBLISHED;
+use crate::plan_file::PlanFile;
+use monarch_abi::outputs::{PUBLISHED, found};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Result;
@@ -28,6 +29,20 @@ pub enum Kind {
     Skip = 3,
     /// Something that is no file was published.
     Other = 4,
+    /// The log begins: all records up to `seq` are done with, but for what a plan holds, whose file
+    /// has `size` bytes with the checksum `ino`; `id` is the next number of a file.
+    Checkpoint = 5,
+}
+
+/// What the first entry of a log says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogBegin {
+    /// All records up to this one are done with.
+    pub seq: u64,
+    /// The next number of a staged file.
+    pub next_id: u64,
+    /// What is not published of them.
+    pub plan: Option<PlanFile>,
 }
 
 /// An entry of the log. Fields: 13, because this is its byte map.
@@ -80,13 +95,32 @@ impl LogEntry {
         if !self.is_whole() {
             return None;
         }
-        [Kind::Begin, Kind::File, Kind::Skip, Kind::Other].into_iter().find(|kind| *kind as u32 == self.kind)
+        [Kind::Begin, Kind::File, Kind::Skip, Kind::Other, Kind::Checkpoint]
+            .into_iter()
+            .find(|kind| *kind as u32 == self.kind)
+    }
+
+    /// What it says if the log begins with it.
+    #[must_use]
+    pub fn begin(&self) -> Option<LogBegin> {
+        let plan = match self.checked_kind()? {
+            Kind::Begin => None,
+            Kind::Checkpoint => Some(PlanFile { sum: self.ino, bytes: self.size }),
+            Kind::File | Kind::Skip | Kind::Other => return None,
+        };
+        Some(LogBegin { seq: self.seq, next_id: self.id, plan })
     }
 
     /// Whether its checksum is right.
     fn is_whole(&self) -> bool {
         let plain = Self { sum: 0, ..*self };
         self.magic == MAGIC && xxhash_rust::xxh3::xxh3_64(plain.as_bytes()) == self.sum
+    }
+
+    /// What the published file is on the PFS: [`monarch_abi::outputs::found`].
+    #[must_use]
+    pub fn found(&self) -> u64 {
+        if self.ino == 0 { found::UNKNOWN } else { found::thing(self.ino, self.size, self.mtime_ns) }
     }
 
     /// Its place in the order.
@@ -165,15 +199,21 @@ impl PublishedLog {
         Ok(())
     }
 
-    /// Begins the log again: all records up to `seq` are done with.
+    /// Begins the log again.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn begin_again(&mut self, dir: &OwnedFd, seq: u64, next_id: u64) -> Result<()> {
+    pub fn begin_again(&mut self, dir: &OwnedFd, begin: &LogBegin) -> Result<()> {
         let _ = rustix::fs::unlinkat(dir, NEW, AtFlags::empty());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?);
-        let entry = LogEntry::new(Kind::Begin, LogEntry { seq, id: next_id, ..LogEntry::default() });
+        let fields = LogEntry { seq: begin.seq, id: begin.next_id, ..LogEntry::default() };
+        let entry = match begin.plan {
+            None => LogEntry::new(Kind::Begin, fields),
+            Some(PlanFile { sum, bytes }) => {
+                LogEntry::new(Kind::Checkpoint, LogEntry { ino: sum, size: bytes, ..fields })
+            }
+        };
         file.write_all_at(entry.as_bytes(), 0).map_err(errno)?;
         rustix::fs::fdatasync(&file)?;
         rustix::fs::renameat(dir, NEW, dir, PUBLISHED)?;
@@ -215,9 +255,15 @@ mod tests {
         log.append(&[entry(4)]).unwrap();
         let (mut log, entries) = read();
         assert_eq!(entries, [entry(1), entry(2), entry(4)]);
-        log.begin_again(&fd, 77, 5).unwrap();
+        let begin = LogBegin { seq: 77, next_id: 5, plan: None };
+        log.begin_again(&fd, &begin).unwrap();
         let (_, entries) = read();
-        assert_eq!((entries.len(), entries[0].checked_kind(), entries[0].seq), (1, Some(Kind::Begin), 77));
+        assert_eq!((entries.len(), entries[0].begin()), (1, Some(begin)));
+        let begin = LogBegin { plan: Some(PlanFile { sum: 8, bytes: 9 }), ..begin };
+        log.begin_again(&fd, &begin).unwrap();
+        let (_, entries) = read();
+        assert_eq!((entries.len(), entries[0].begin()), (1, Some(begin)));
+        assert_eq!(entry(1).begin(), None);
     }
 
     #[test]

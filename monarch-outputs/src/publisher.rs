@@ -7,32 +7,32 @@
 //!   once, and ends with what is left out, so that doing it again never brings back an older
 //!   version.
 
+mod names;
+mod overlay;
+mod several;
 #[cfg(test)]
 mod tests;
 
+use self::names::{MovedPart, Names, lossy, unless_missing};
+use self::several::several_at_a_time;
 use crate::ahead::with_reserve;
 use crate::copy::{CopiedPart, Failure, attributes_of};
 use crate::load::CleanCopy;
-use crate::plan::{Action, Claim, Dropped, FileStep, Guard, Place, Planner, Step, join, parent};
+use crate::newer::{NewerCheck, found_of};
+use crate::plan::{Action, Dropped, FileStep, Place, Planner, Step, join, parent};
 use crate::published::{Kind, LogEntry, PublishedLog};
 use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::{self, OutputTarget, TargetStat};
-use monarch_abi::outputs::REMOVED_DIR;
-use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text, parse_part, part_name};
+use monarch_abi::outputs::found;
+use monarch_abi::outputs::names::{Staged, part_name};
 use monarch_abi::outputs::state::MAX_PUBLISHING;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Steps of a batch, at most.
 pub const MAX_BATCH: usize = MAX_PUBLISHING;
-
-/// Calls about a batch that the PFS gets at once, at most.
-const MAX_CALLS: usize = 16;
-/// From so many on, they are made by several threads.
-const MIN_PARALLEL: usize = 4;
 
 /// A step that was done and is not logged.
 #[derive(Debug)]
@@ -50,6 +50,9 @@ pub enum StepEnd {
     NeedsNewBatch,
     /// The part file is lost: the copy is to be made again.
     NeedsCopy,
+    /// The PFS has something newer at the name: the staged file is not to be published over it. The
+    /// batch is empty.
+    IsOlder,
     /// The PFS gave an error.
     Failed(Failure),
 }
@@ -67,72 +70,44 @@ pub struct Batch {
     pub bytes: u64,
 }
 
-/// Publishes the entries of one output root. Methods: 31, because each kind of step is a few short
+/// Publishes the entries of one output root. Methods: 27, because each kind of step is a few short
 /// ones.
 #[derive(Debug)]
 pub struct Publisher {
     staging: Arc<StagingDir>,
-    target: Arc<dyn OutputTarget>,
+    names: Names,
     log: PublishedLog,
     copied: HashMap<u64, CopiedPart>,
     /// Directories in which part files have to be made, since a rename from elsewhere is refused.
     moved: HashMap<u64, Vec<u8>>,
     batch: Vec<Done>,
     touched: HashSet<Vec<u8>>,
-    dirs: BTreeSet<Vec<u8>>,
-    /// Part files that are to be removed.
-    unneeded: Vec<(u64, Vec<u8>)>,
-    notes: Vec<String>,
+    /// Files whose part files are to be removed.
+    unneeded: Vec<Dropped>,
     /// Whether published files are kept as clean copies.
     keeps_clean: bool,
-}
-
-fn lossy(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
-}
-
-/// Takes a missing name for a success.
-fn unless_missing(result: Result<(), Errno>) -> Result<(), Errno> {
-    match result {
-        Err(Errno::NOENT) => Ok(()),
-        other => other,
-    }
-}
-
-/// Makes a call to the PFS for each item, up to [`MAX_CALLS`] at once.
-fn several_at_a_time<T: Send>(items: &mut [T], call: impl Fn(&mut T) + Sync) {
-    let threads = if items.len() < MIN_PARALLEL { 1 } else { items.len().min(MAX_CALLS) };
-    let left = Mutex::new(items.iter_mut());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || {
-        while let Some(item) = next() {
-            call(item);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // Where there is no thread to be had, the others do its part.
-            let _ = std::thread::Builder::new().name("outputs-batch".into()).spawn_scoped(scope, work);
-        }
-        work();
-    });
 }
 
 impl Publisher {
     /// A publisher with an empty batch.
     #[must_use]
-    pub fn new(staging: Arc<StagingDir>, target: Arc<dyn OutputTarget>, log: PublishedLog, keeps_clean: bool) -> Self {
+    pub fn new(
+        staging: Arc<StagingDir>,
+        target: Arc<dyn OutputTarget>,
+        log: PublishedLog,
+        newer: NewerCheck,
+        keeps_clean: bool,
+    ) -> Self {
+        let instance = staging.info().instance;
         Self {
             staging,
-            target,
+            names: Names { target, instance, newer, dirs: BTreeSet::new(), notes: Vec::new() },
             log,
             copied: HashMap::new(),
             moved: HashMap::new(),
             batch: Vec::new(),
             touched: HashSet::new(),
-            dirs: BTreeSet::new(),
             unneeded: Vec::new(),
-            notes: Vec::new(),
             keeps_clean,
         }
     }
@@ -150,7 +125,7 @@ impl Publisher {
 
     /// Takes what is to be reported.
     pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+        std::mem::take(&mut self.names.notes)
     }
 
     /// Steps that are done and not finished.
@@ -169,6 +144,12 @@ impl Publisher {
         if !self.batch.is_empty() && (!is_new || is_after_skip || self.batch.len() >= MAX_BATCH) {
             return StepEnd::NeedsNewBatch;
         }
+        match self.is_older(step) {
+            Ok(false) => {}
+            Ok(true) if !self.batch.is_empty() => return StepEnd::NeedsNewBatch,
+            Ok(true) => return StepEnd::IsOlder,
+            Err(failure) => return StepEnd::Failed(failure),
+        }
         let done = match &step.action {
             Action::Publish(file) => match self.publish(file) {
                 Ok(true) => Ok(()),
@@ -179,9 +160,9 @@ impl Publisher {
                 Err(failure) => Err(failure),
             },
             Action::Skip(_) => Ok(()),
-            Action::Unlink(path, guard) => self.unlink(path, guard),
+            Action::Unlink(path, guard) => self.names.unlink(path, guard, step.found),
             Action::Rmdir(path) => self.rmdir(path),
-            Action::Symlink(path, target) => self.symlink(path, target),
+            Action::Symlink(path, target) => self.names.symlink(path, target, step.found),
         };
         if let Err(failure) = done {
             return StepEnd::Failed(failure);
@@ -189,6 +170,17 @@ impl Publisher {
         self.touched.extend(step.touches().map(<[u8]>::to_vec));
         self.batch.push(Done { step: step.clone(), stat: None });
         StepEnd::Done
+    }
+
+    /// Whether a file would replace something that the PFS has got since the job wrote it.
+    fn is_older(&self, step: &Step) -> Result<bool, Failure> {
+        let Action::Publish(file) = &step.action else { return Ok(false) };
+        // One that was published before it was logged is compared when it is copied.
+        let is_published = self.copied.get(&file.staged.id).is_some_and(|part| part.path == file.target);
+        if is_published {
+            return Ok(false);
+        }
+        self.names.is_newer(&file.target, step.found, Some(&file.staged))
     }
 
     /// Gives a copied file its name; `false` when its part file is lost.
@@ -209,17 +201,17 @@ impl Publisher {
         }
         // What was published under a former name has just been moved.
         for vacate in file.vacates.iter().filter(|vacate| vacate.name != part.path) {
-            self.unlink(&vacate.name, &vacate.guard)?;
+            self.names.unlink(&vacate.name, &vacate.guard, vacate.found)?;
         }
         if file.partial {
-            self.notes.push(format!(
+            self.names.notes.push(format!(
                 "a process was killed while it wrote a file: what it wrote is {}, the file before is kept",
                 lossy(&file.target)
             ));
         }
         let old = self.moved.remove(&file.staged.id).map(|_| join(&file.part_dir, &self.part_name(file.staged.id)));
         if let Some(old) = old {
-            unless_missing(self.target.unlink(&old)).map_err(fail("remove the part file of"))?;
+            unless_missing(self.names.target.unlink(&old)).map_err(fail("remove the part file of"))?;
         }
         Ok(true)
     }
@@ -228,14 +220,14 @@ impl Publisher {
     /// then: what was published goes to the new name first, or both would be there for a moment.
     fn rename_earlier(&mut self, file: &FileStep, part: &CopiedPart) -> Result<(), Failure> {
         let is_own = |path: &[u8]| {
-            path != part.path && self.target.stat(path).is_ok_and(|st| crate::copy::is_part_of(&st, &file.staged))
+            path != part.path && self.names.target.stat(path).is_ok_and(|st| crate::copy::is_part_of(&st, &file.staged))
         };
         let Some(earlier) = file.vacates.iter().map(|vacate| &vacate.name).find(|name| is_own(name)) else {
             return Ok(());
         };
-        unless_missing(self.target.rename(earlier, &file.target))
+        unless_missing(self.names.target.rename(earlier, &file.target))
             .map_err(Failure::new("rename what was published to", &file.target))?;
-        self.dirs.insert(parent(earlier).to_vec());
+        self.names.dirs.insert(parent(earlier).to_vec());
         Ok(())
     }
 
@@ -244,16 +236,16 @@ impl Publisher {
     }
 
     fn is_there(&self, path: &[u8], part: &CopiedPart) -> bool {
-        self.target.stat(path).is_ok_and(|st| (st.dev, st.ino) == (part.dev, part.ino))
+        self.names.target.stat(path).is_ok_and(|st| (st.dev, st.ino) == (part.dev, part.ino))
     }
 
     /// Renames the part file; `false` when it is lost.
     fn rename(&mut self, file: &FileStep, part: &CopiedPart) -> Result<bool, Failure> {
-        match self.target.rename(&part.path, &file.target) {
+        match self.names.target.rename(&part.path, &file.target) {
             Ok(()) => {}
             Err(Errno::XDEV) => {
                 self.moved.insert(file.staged.id, parent(&file.target).to_vec());
-                unless_missing(self.target.unlink(&part.path))
+                unless_missing(self.names.target.unlink(&part.path))
                     .map_err(Failure::new("remove the part file of", &file.target))?;
                 return Ok(false);
             }
@@ -268,8 +260,8 @@ impl Publisher {
             }
             Err(errno) => return Err(Failure::new("rename the part file to", &file.target)(errno)),
         }
-        self.dirs.insert(parent(&part.path).to_vec());
-        self.dirs.insert(parent(&file.target).to_vec());
+        self.names.dirs.insert(parent(&part.path).to_vec());
+        self.names.dirs.insert(parent(&file.target).to_vec());
         Ok(true)
     }
 
@@ -283,7 +275,7 @@ impl Publisher {
             return Ok(());
         }
         let fail = || Failure::new("set the attributes of", &file.target);
-        let open = match self.target.open(&part.path) {
+        let open = match self.names.target.open(&part.path) {
             // It was renamed before: the rename finds out.
             Err(Errno::NOENT) => return Ok(()),
             other => other.map_err(fail())?,
@@ -302,17 +294,7 @@ impl Publisher {
         let id = if let Action::Publish(file) = &step.action { file.staged.id } else { 0 };
         self.staging.state().begin_publishing(self.batch.len(), id);
         if let Some(name) = planner.hidden_by_job(step) {
-            self.hide(name);
-        }
-    }
-
-    /// Puts a whiteout at a name, unless the overlay says something of it. With the lock held.
-    fn hide(&self, name: &[u8]) {
-        let tree = self.staging.tree();
-        if let Ok(None) = tree.read(name)
-            && let Err(e) = tree.set(name, WHITEOUT)
-        {
-            tracing::warn!("{} cannot be hidden: {e}", lossy(name));
+            overlay::hide(&self.staging, name);
         }
     }
 
@@ -331,111 +313,17 @@ impl Publisher {
         }
     }
 
-    fn unlink(&mut self, path: &[u8], guard: &Guard) -> Result<(), Failure> {
-        let fail = || Failure::new("remove", path);
-        let is_meant = match guard {
-            Guard::Any => true,
-            Guard::Nothing => false,
-            Guard::File(staged) => match self.target.stat(path) {
-                Ok(found) => crate::copy::is_part_of(&found, staged),
-                Err(Errno::NOENT | Errno::NOTDIR) => false,
-                Err(errno) => return Err(fail()(errno)),
-            },
-            Guard::Symlink(target) => self.target.readlink(path).is_ok_and(|found| found == *target),
-        };
-        if !is_meant {
-            return Ok(());
-        }
-        match self.target.unlink(path) {
-            Ok(()) => {
-                self.dirs.insert(parent(path).to_vec());
-                Ok(())
-            }
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-            Err(Errno::ISDIR) => {
-                self.notes.push(format!("{} was removed by the job, and is a directory now: it is kept", lossy(path)));
-                Ok(())
-            }
-            // Directly, the job had got the error; to hold all else for it helps nobody.
-            Err(errno @ (Errno::PERM | Errno::BUSY)) => {
-                self.notes.push(format!(
-                    "{} was removed by the job, and the PFS refuses that ({errno}): it is kept",
-                    lossy(path)
-                ));
-                Ok(())
-            }
-            Err(errno) => Err(fail()(errno)),
-        }
-    }
-
+    /// Removes a directory. Part files that were in it are to be looked for elsewhere.
     fn rmdir(&mut self, path: &[u8]) -> Result<(), Failure> {
-        let fail = || Failure::new("remove the directory", path);
-        let mut end = self.target.rmdir(path);
-        if matches!(end, Err(Errno::NOTEMPTY | Errno::EXIST)) {
-            self.evacuate(path).map_err(fail())?;
-            end = self.target.rmdir(path);
-        }
-        match end {
-            Ok(()) => {
-                self.dirs.insert(parent(path).to_vec());
-                Ok(())
-            }
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                let note = "was removed by the job, but others have put files there: it is kept";
-                self.notes.push(format!("the directory {} {note}", lossy(path)));
-                Ok(())
-            }
-            Err(errno @ (Errno::PERM | Errno::BUSY)) => {
-                self.notes.push(format!(
-                    "the directory {} was removed by the job, and the PFS refuses that ({errno}): it is kept",
-                    lossy(path)
-                ));
-                Ok(())
-            }
-            Err(errno) => Err(fail()(errno)),
-        }
-    }
-
-    /// Moves the part files of this node out of a directory that is to go: into the output root.
-    fn evacuate(&mut self, dir: &[u8]) -> Result<(), Errno> {
-        for name in self.target.names(dir)? {
-            let Some((instance, id)) = parse_part(&name) else { continue };
-            if instance != self.staging.info().instance {
-                continue;
-            }
-            let path = join(dir, &name);
-            self.target.rename(&path, &name)?;
-            if let Some(part) = self.copied.get_mut(&id)
-                && part.path == path
-            {
-                part.path.clone_from(&name);
+        let mut moved = Vec::new();
+        let end = self.names.rmdir(path, &mut moved);
+        for MovedPart { id, from, to } in moved {
+            if let Some(part) = self.copied.get_mut(&id).filter(|part| part.path == from) {
+                part.path = to;
             }
             self.moved.insert(id, Vec::new());
         }
-        Ok(())
-    }
-
-    fn symlink(&mut self, path: &[u8], target: &[u8]) -> Result<(), Failure> {
-        let fail = || Failure::new("make the symbolic link", path);
-        match self.target.symlink(path, target) {
-            Ok(()) => {}
-            Err(Errno::EXIST) if self.target.readlink(path).is_ok_and(|found| found == target) => {}
-            Err(Errno::EXIST) => {
-                let is_link = self.target.readlink(path).is_ok();
-                let new = join(parent(path), &self.part_name(u64::MAX));
-                unless_missing(self.target.unlink(&new)).map_err(fail())?;
-                self.target.symlink(&new, target).map_err(fail())?;
-                self.target.rename(&new, path).map_err(fail())?;
-                if !is_link {
-                    self.notes
-                        .push(format!("{} was made by others meanwhile: the job's link replaces it", lossy(path)));
-                }
-            }
-            Err(errno) => return Err(fail()(errno)),
-        }
-        self.dirs.insert(parent(path).to_vec());
-        Ok(())
+        end
     }
 
     /// Makes the batch durable, logs it, and changes the overlay.
@@ -461,14 +349,14 @@ impl Publisher {
     }
 
     fn make_durable(&mut self) -> Result<(), Failure> {
-        let target = self.target.as_ref();
-        let mut synced: Vec<_> = self.dirs.iter().map(|dir| (dir, Ok(()))).collect();
+        let target = self.names.target.as_ref();
+        let mut synced: Vec<_> = self.names.dirs.iter().map(|dir| (dir, Ok(()))).collect();
         several_at_a_time(&mut synced, |(dir, end)| *end = target.sync_dir(dir));
         for (dir, end) in synced {
             // A directory that was removed meanwhile needs it no more.
             unless_missing(end).map_err(Failure::new("sync the directory", dir))?;
         }
-        self.dirs.clear();
+        self.names.dirs.clear();
         self.stat_published();
         let mut entries = Vec::new();
         for done in &mut self.batch {
@@ -478,6 +366,7 @@ impl Publisher {
                 Action::Publish(file) => {
                     fields.id = file.staged.id;
                     if let Some(st) = done.stat {
+                        self.names.newer.published(&st);
                         (fields.dev, fields.ino, fields.size) = (st.dev, st.ino, st.size);
                         (fields.mtime_ns, fields.ctime_ns) = (st.mtime_ns, st.ctime_ns);
                     }
@@ -497,7 +386,7 @@ impl Publisher {
 
     /// Asks what the published files of the batch are, several at a time.
     fn stat_published(&mut self) {
-        let target = self.target.as_ref();
+        let target = self.names.target.as_ref();
         let stat = |done: &mut Done| {
             if let Action::Publish(file) = &done.step.action {
                 done.stat = target.stat(&file.target).ok();
@@ -517,14 +406,16 @@ impl Publisher {
         let mut out = Batch::default();
         let done: Vec<Done> = self.batch.drain(..).collect();
         for Done { step, stat } in done {
+            planner.leaves(&step, stat.as_ref().map_or(found::UNKNOWN, found_of));
             let committed = planner.commit(&step);
             let mut clean = None;
             if let Action::Publish(file) = &step.action {
                 out.files += 1;
                 out.bytes += stat.map_or(0, |st| st.size);
                 if let Some(staged) = committed.file {
-                    clean =
-                        stat.filter(|_| committed.visible && self.keeps_clean).and_then(|st| to_clean(&staged, &st));
+                    clean = stat
+                        .filter(|_| committed.visible && self.keeps_clean)
+                        .and_then(|st| overlay::to_clean(&staged, &st));
                     self.copied.remove(&staged.id);
                     self.moved.remove(&staged.id);
                     match clean {
@@ -534,8 +425,8 @@ impl Publisher {
                 }
             }
             for name in &committed.names {
-                if let Err(e) = self.fix_link(planner, name, &step, clean.as_ref()) {
-                    self.notes.push(format!("the overlay of {} cannot be changed: {e}", lossy(name)));
+                if let Err(e) = overlay::fix_link(&staging, planner, name, (&step, clean.as_ref())) {
+                    self.names.notes.push(format!("the overlay of {} cannot be changed: {e}", lossy(name)));
                 }
             }
         }
@@ -548,44 +439,6 @@ impl Publisher {
         Ok(out)
     }
 
-    /// The link of a name, when a step is committed: what it said is on the PFS now.
-    fn fix_link(&self, planner: &Planner, name: &[u8], step: &Step, clean: Option<&Clean>) -> Result<(), Errno> {
-        let tree = self.staging.tree();
-        if matches!(step.action, Action::Rmdir(_)) {
-            if planner.overlay(name).is_none() {
-                tree.remove(&join(name, REMOVED_DIR.as_bytes()))?;
-            }
-            return Ok(());
-        }
-        let is_made = match &step.action {
-            Action::Publish(file) => file.target == name,
-            Action::Symlink(path, _) => path == name,
-            _ => false,
-        };
-        match planner.overlay(name) {
-            // The job removed it while it was published. Where the step has made nothing of the
-            // name, the PFS has nothing, and the job may have made a directory there.
-            Some(Claim::Absent | Claim::Left) if is_made => {
-                self.hide(name);
-                return Ok(());
-            }
-            Some(_) => return Ok(()),
-            None => {}
-        }
-        let Some(text) = tree.read(name)? else { return Ok(()) };
-        match Link::parse(&text) {
-            Some(Link::File(file)) if planner.file(file.id).is_none() => match clean {
-                // (A full disk has no room for the new link.)
-                Some(clean) if clean.file == file => tree.set(name, &clean_text(clean)).or_else(|_| tree.remove(name)),
-                _ => tree.remove(name),
-            },
-            Some(Link::Whiteout | Link::Symlink(_)) => tree.remove(name),
-            // A process was killed between its record and the change of the overlay.
-            Some(Link::Clean(_)) if matches!(step.action, Action::Symlink(..)) => tree.remove(name),
-            _ => Ok(()),
-        }
-    }
-
     /// Forgets copies of files that are not needed, and removes their part files and data. A part
     /// file that is being written stays until that ends: its removal would wait for the write with
     /// its directory locked, and so would all that the job does there.
@@ -593,8 +446,8 @@ impl Publisher {
         for file in &dropped {
             let id = file.staged.id;
             self.copied.remove(&id);
-            let dir = self.moved.remove(&id).unwrap_or_else(|| file.part_dir.clone());
-            self.unneeded.push((id, join(&dir, &self.part_name(id))));
+            let part_dir = self.moved.remove(&id).unwrap_or_else(|| file.part_dir.clone());
+            self.unneeded.push(Dropped { part_dir, ..file.clone() });
             self.staging.remove_data(&file.staged);
         }
         self.remove_unneeded(is_busy);
@@ -604,10 +457,10 @@ impl Publisher {
     /// Removes part files that are not needed, and not being written.
     pub fn remove_unneeded(&mut self, is_busy: impl Fn(u64) -> bool) {
         let (busy, free): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.unneeded).into_iter().partition(|(id, _)| is_busy(*id));
+            std::mem::take(&mut self.unneeded).into_iter().partition(|file| is_busy(file.staged.id));
         self.unneeded = busy;
-        for (_, part) in free {
-            let _ = self.target.unlink(&part);
+        for file in free {
+            let _ = self.names.target.unlink(&join(&file.part_dir, &self.part_name(file.staged.id)));
         }
     }
 
@@ -615,47 +468,27 @@ impl Publisher {
     /// path.
     #[must_use]
     pub fn has_unneeded(&self, dir: &[u8]) -> bool {
-        let is_below =
-            |part: &[u8]| dir.is_empty() || part.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
-        self.unneeded.iter().any(|(_, part)| is_below(part))
+        let is_below = |at: &[u8]| {
+            let rest = at.strip_prefix(dir);
+            dir.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        self.unneeded.iter().any(|file| is_below(&file.part_dir))
     }
 
     /// Removes the part file of a staged file that never came to be.
     /// Whether there was one.
     pub fn drop_part_of(&self, id: u64, dir: &[u8]) -> bool {
-        self.target.unlink(&join(dir, &self.part_name(id))).is_ok()
+        self.names.target.unlink(&join(dir, &self.part_name(id))).is_ok()
     }
 
     /// Removes a part file that a copy has left whose staged file is gone.
     pub fn drop_part(&self, path: &[u8]) {
-        let _ = self.target.unlink(path);
+        let _ = self.names.target.unlink(path);
     }
 
-    /// Begins journal and log again, when nothing is pending: whether that was done.
-    pub fn begin_again(&mut self, plan: &SharedPlan) -> Result<bool, Failure> {
-        let fail = |what| Failure::of_tier(what, b"");
-        let Ok(lock) = self.staging.lock_journal() else { return Err(fail("lock the journal")(Errno::IO)) };
-        let mut plan = plan.lock();
-        plan.read(&self.staging)?;
-        if !plan.planner.is_idle() || !self.batch.is_empty() || !self.unneeded.is_empty() {
-            return Ok(false);
-        }
-        let (last, next_id) = (plan.planner.last_seq(), self.staging.state().next_id.load(Ordering::Acquire));
-        with_reserve(self.staging.dir(), || self.log.begin_again(self.staging.dir(), last, next_id))
-            .map_err(fail("write the agent's log"))?;
-        self.staging.truncate_journal(&lock).map_err(|_| fail("truncate the journal")(Errno::IO))?;
-        plan.begin_again();
-        Ok(true)
+    /// The log, where no step is being done: then it may be begun again. And the files whose part
+    /// files are to be removed.
+    pub fn log_at_rest(&mut self) -> Option<(&mut PublishedLog, &[Dropped])> {
+        self.batch.is_empty().then_some((&mut self.log, self.unneeded.as_slice()))
     }
-}
-
-/// What a clean copy is compared with; `None` when the published file is not the part file that the
-/// staged file's name tells.
-fn to_clean(staged: &Staged, st: &TargetStat) -> Option<Clean> {
-    ((st.dev, st.ino) == (staged.dev, staged.ino)).then_some(Clean {
-        file: *staged,
-        size: st.size,
-        mtime_ns: st.mtime_ns,
-        ctime_ns: st.ctime_ns,
-    })
 }

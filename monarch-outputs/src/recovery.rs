@@ -76,6 +76,7 @@ pub fn recover_to(
         may_copy: Arc::new(|| true),
         keeps_clean: false,
         is_salvage: true,
+        keeps_newer: true,
         peers: None,
         peer_wait: Duration::ZERO,
     };

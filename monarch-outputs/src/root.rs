@@ -9,10 +9,12 @@ use crate::kept;
 use crate::latency::LatencyLimit;
 use crate::lease::LeaseWatch;
 use crate::load::{Loaded, load};
+use crate::newer::NewerCheck;
 use crate::node_order::NodeOrder;
 use crate::order::{Answer, Ask, Find, Found, NodeId};
 use crate::order_keeper::{OrderKeeper, OrderView};
 use crate::published::PublishedLog;
+use crate::publisher::Publisher;
 use crate::room::{Room, TierSpace};
 use crate::shared_plan::SharedPlan;
 use crate::snapshot;
@@ -56,6 +58,8 @@ pub struct RootOptions {
     pub keeps_clean: bool,
     /// Whether records behind damage in the journal are published, without the lost ones.
     pub is_salvage: bool,
+    /// Whether what the PFS has got since the job wrote something is kept.
+    pub keeps_newer: bool,
     /// The other nodes of the job, with whose entries this root's are ordered.
     pub peers: Option<Arc<dyn OutputPeers>>,
     /// How long a process waits for them to publish what it does not find.
@@ -107,7 +111,8 @@ impl RootDrain {
         options: &RootOptions,
     ) -> Result<Self, OutputsError> {
         let staging = Arc::new(staging);
-        let Loaded { planner, reader, log, clean } = load(&staging, options.is_salvage)?;
+        let Loaded { planner, reader, log, entries, clean } = load(&staging, options.is_salvage)?;
+        let newer = NewerCheck::new(staging.clone(), options.keeps_newer, &entries);
         ahead::keep_for(&staging);
         let kept = kept::list(staging.path()).map_err(OutputsError::io("read", staging.path()))?;
         let files: Vec<Staged> = planner.files().map(|file| file.staged).collect();
@@ -143,11 +148,11 @@ impl RootDrain {
             shared.view.backlog().note(note);
         }
         let mut root = Self { staging, shared, finder: None, threads: Vec::new() };
-        root.spawn(log, options)?;
+        root.spawn((log, newer), options)?;
         Ok(root)
     }
 
-    fn spawn(&mut self, log: PublishedLog, options: &RootOptions) -> Result<(), OutputsError> {
+    fn spawn(&mut self, log: (PublishedLog, NewerCheck), options: &RootOptions) -> Result<(), OutputsError> {
         let path = self.staging.path().to_owned();
         let fail = |source| OutputsError::Io { what: "start a thread for", path: path.clone(), source };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -330,9 +335,10 @@ impl Shared {
         }
     }
 
-    fn drain(&self, log: PublishedLog, keeps_clean: bool) {
-        let plan = (self.plan.clone(), log);
-        let mut drain = Drain::new(self.context.clone(), plan, self.room.clone(), self.view.clone(), keeps_clean);
+    fn drain(&self, (log, newer): (PublishedLog, NewerCheck), keeps_clean: bool) {
+        let context = self.context.clone();
+        let publisher = Publisher::new(context.staging.clone(), context.target.clone(), log, newer, keeps_clean);
+        let mut drain = Drain::new(context, self.plan.clone(), publisher, self.room.clone(), self.view.clone());
         let state = self.context.staging.state();
         while !self.is_stopping.load(Ordering::Acquire) {
             let seen = state.appended.load(Ordering::Acquire);

@@ -8,7 +8,7 @@ use crate::journal::{End, JournalReader};
 use crate::lease::is_closed;
 use crate::node_order::NodeOrder;
 use crate::order::{Answer, Ask, Find, Found, NodeId};
-use crate::plan::{Place, Planner};
+use crate::plan::{Opener, Place, Planner};
 use crate::processes::Openers;
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
@@ -41,9 +41,9 @@ impl SharedPlan {
     /// A plan that was taken in, and the reader of what comes.
     #[must_use]
     pub fn new(staging: Arc<StagingDir>, planner: Planner, reader: JournalReader, order: Option<NodeOrder>) -> Self {
-        let mut openers = Openers::default();
+        let mut openers = Openers::new(staging.state().boot.load(Ordering::Acquire));
         for file in planner.open_files() {
-            file.openers.iter().for_each(|pid| openers.saw(*pid, file.opened_ns));
+            file.openers.iter().for_each(|opener| openers.saw(opener, file.opened_ns));
         }
         Self { staging, state: Mutex::new(PlanState { planner, reader, order, openers }) }
     }
@@ -112,7 +112,7 @@ impl PlanState {
             let is_entry = record.op != Op::Open && seq > planner.last_seq();
             planner.record(record);
             if record.op == Op::Open && record.header.flags & flag::UNWATCHED == 0 {
-                openers.saw(record.header.pid, record.header.time_ns);
+                openers.saw(&Opener::of(&record.header), record.header.time_ns);
             }
             if is_entry {
                 // The process may have been killed before it said so.
@@ -151,7 +151,7 @@ impl PlanState {
             let Some(file) = self.planner.file(id) else { continue };
             // Its own copy's lease is no writer, but an old copy still writes to the part file.
             let openers = &mut self.openers;
-            let mut is_killed = || file.openers.iter().any(|pid| !openers.is_alive(*pid, file.opened_ns));
+            let mut is_killed = || file.openers.iter().any(|opener| !openers.is_alive(opener, file.opened_ns));
             match staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
                 Ok(LeaseAnswer::Granted) => {
                     let is_killed = is_killed();
@@ -179,11 +179,11 @@ impl PlanState {
         self.planner.is_idle() && self.reader.offset() > 0
     }
 
-    /// The journal was begun again.
-    pub fn begin_again(&mut self) {
+    /// The journal was cut: all records so far are in the begin of the log.
+    pub fn journal_was_cut(&mut self) {
         self.reader.rewind();
-        let last = self.planner.last_seq();
-        if let Some(Err(e)) = self.order.as_mut().map(|order| order.begin_again(last)) {
+        let Self { planner, order, .. } = self;
+        if let Some(Err(e)) = order.as_mut().map(|order| order.forget_keys(planner)) {
             tracing::warn!("the log of keys cannot be begun again: {e}");
         }
     }

@@ -1,5 +1,13 @@
 //! A staging directory: its files, its state, and the lock of its journal.
 
+mod info;
+mod locks;
+
+pub use info::{ROOT, RootInfo, boot_id, boot_number, key, read_info};
+use locks::FILE_FLAGS;
+pub use locks::JournalLock;
+pub(crate) use locks::{is_at, lock_journal_of, take_drain_lock};
+
 use crate::admission::DiskSpace;
 use crate::errors::OutputsError;
 use crate::journal::JournalReader;
@@ -10,91 +18,14 @@ use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{self, Header, Op};
 use monarch_abi::outputs::state::{self, MAX_PATTERNS, State, StateMap};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// The file that says to which output root a staging directory belongs.
-pub const ROOT: &str = "root";
-/// The file whose lock the agent holds that drains the directory.
-const DRAIN_LOCK: &str = "drain.lock";
-
-/// To which output root a staging directory belongs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RootInfo {
-    /// The root's real path.
-    pub root: String,
-    /// The same in hexadecimal, when it is not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub root_bytes: Option<String>,
-    /// The node.
-    pub node: String,
-    /// The user.
-    pub uid: u32,
-    /// The process that made or adopted it last.
-    pub pid: u32,
-    /// The boot in which that was.
-    pub boot: String,
-    /// Number of the staging directory, in the names of part files.
-    pub instance: u64,
-    /// The tier that holds it.
-    pub tier: String,
-    /// Whether what is staged there is lost with the node.
-    pub is_volatile: bool,
-}
-
-impl RootInfo {
-    /// What this process knows of a root.
-    #[must_use]
-    pub fn of(root: &Path, tier: &str, is_volatile: bool) -> Self {
-        let bytes = root.as_os_str().as_bytes();
-        let hex = || bytes.iter().map(|b| format!("{b:02x}")).collect();
-        Self {
-            root: root.to_string_lossy().into_owned(),
-            root_bytes: root.to_str().is_none().then(hex),
-            node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            uid: rustix::process::geteuid().as_raw(),
-            pid: std::process::id(),
-            boot: boot_id(),
-            instance: 0,
-            tier: tier.to_owned(),
-            is_volatile,
-        }
-    }
-
-    /// The root's real path.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        let Some(hex) = &self.root_bytes else { return PathBuf::from(&self.root) };
-        let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let bytes: Vec<u8> = (0..hex.len()).step_by(2).filter_map(byte).collect();
-        PathBuf::from(std::ffi::OsString::from_vec(bytes))
-    }
-}
-
-/// The number of this boot of the node; empty when the kernel does not tell.
-#[must_use]
-pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
-/// The name of the staging directory of a root: 16 hexadecimal digits.
-#[must_use]
-pub fn key(root: &Path) -> String {
-    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(root.as_os_str().as_bytes()))
-}
-
-/// How long the lock of a staging directory is waited for.
-const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
-/// How often it is tried.
-const LOCK_POLL: Duration = Duration::from_millis(10);
+use std::time::Duration;
 
 /// A staging directory that this process drains. Methods: 26, because its files share descriptors.
 #[derive(Debug)]
@@ -111,20 +42,7 @@ pub struct StagingDir {
     _drain_lock: File,
 }
 
-/// Holds the lock of a journal.
-#[derive(Debug)]
-pub struct JournalLock {
-    file: File,
-}
-
-impl Drop for JournalLock {
-    fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-    }
-}
-
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const FILE_FLAGS: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Makes and opens a directory of mode 0700 that belongs to this user.
 fn private_dir(path: &Path) -> Result<OwnedFd, OutputsError> {
@@ -138,16 +56,6 @@ fn private_dir(path: &Path) -> Result<OwnedFd, OutputsError> {
         return Err(OutputsError::NotPrivate { path: path.to_owned(), owner: st.st_uid, mode: st.st_mode & 0o777 });
     }
     Ok(fd)
-}
-
-/// What the text file of a staging directory says.
-///
-/// # Errors
-/// [`OutputsError`].
-pub fn read_info(path: &Path) -> Result<RootInfo, OutputsError> {
-    let file = path.join(ROOT);
-    let text = std::fs::read(&file).map_err(|source| OutputsError::Io { what: "read", path: file.clone(), source })?;
-    serde_json::from_slice(&text).map_err(|_| OutputsError::Damaged { path: file, what: "no JSON of a root" })
 }
 
 impl StagingDir {
@@ -172,7 +80,7 @@ impl StagingDir {
     fn open(path: PathBuf, info: Option<RootInfo>) -> Result<Self, OutputsError> {
         let (dir, drain_lock) = loop {
             let dir = private_dir(&path)?;
-            let lock = wait_for_drain_lock(&dir, &path)?;
+            let lock = locks::wait_for_drain_lock(&dir, &path)?;
             // It may have been removed between the two.
             if is_at(dir.as_fd(), &path) {
                 break (dir, lock);
@@ -203,6 +111,7 @@ impl StagingDir {
             known => known,
         };
         map.state.instance.store(info.instance, Ordering::Release);
+        map.state.boot.store(boot_number(), Ordering::Release);
         let staging = Self { path, dir, data, tree, journal, map, info, is_of_this_boot, _drain_lock: drain_lock };
         staging.check_leases()?;
         Ok(staging)
@@ -455,55 +364,6 @@ impl StagingDir {
         let names = dir.filter_map(Result::ok);
         Ok(names.filter_map(|entry| Staged::parse(entry.file_name().to_bytes())).collect())
     }
-}
-
-/// Takes the lock of the agent that drains.
-/// Takes the lock of the journal in a staging directory.
-pub(crate) fn lock_journal_of(dir: BorrowedFd<'_>, path: &Path) -> Result<JournalLock, OutputsError> {
-    let fail = || OutputsError::io("lock", &path.join(JOURNAL));
-    // A descriptor of its own: locks belong to open files.
-    let file = rustix::fs::openat(dir, JOURNAL, FILE_FLAGS, Mode::RUSR | Mode::WUSR).map_err(|e| fail()(e))?;
-    let file = File::from(file);
-    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail()(e))?;
-    Ok(JournalLock { file })
-}
-
-/// Whether a directory is (still) what a path leads to.
-pub(crate) fn is_at(dir: BorrowedFd<'_>, path: &Path) -> bool {
-    let id = |st: rustix::fs::Stat| (st.st_dev, st.st_ino);
-    let there = rustix::fs::lstat(path).map(id);
-    there.is_ok() && there == rustix::fs::fstat(dir).map(id)
-}
-
-/// [`take_drain_lock`], and waits for an agent that was killed and is about to end.
-fn wait_for_drain_lock(dir: &OwnedFd, path: &Path) -> Result<File, OutputsError> {
-    let began = Instant::now();
-    loop {
-        match take_drain_lock(dir, path) {
-            Err(OutputsError::InUse { .. }) if began.elapsed() < MAX_LOCK_WAIT => std::thread::sleep(LOCK_POLL),
-            lock => return lock,
-        }
-    }
-}
-
-/// Takes the lock of whoever drains a staging directory.
-pub(crate) fn take_drain_lock(dir: &OwnedFd, path: &Path) -> Result<File, OutputsError> {
-    let fail = || OutputsError::io("lock", &path.join(DRAIN_LOCK));
-    let fd = rustix::fs::openat(dir, DRAIN_LOCK, FILE_FLAGS, Mode::RUSR | Mode::WUSR).map_err(|e| fail()(e))?;
-    let file = File::from(fd);
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut text = [0; 16];
-            let n = file.read_at(&mut text, 0).unwrap_or(0);
-            let pid = std::str::from_utf8(&text[..n]).ok().and_then(|pid| pid.trim().parse().ok()).unwrap_or(0);
-            return Err(OutputsError::InUse { path: path.to_owned(), pid });
-        }
-        Err(e) => return Err(fail()(e)),
-    }
-    let _ = file.set_len(0);
-    let _ = file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0);
-    Ok(file)
 }
 
 /// Maps the state file; whether it was empty, or not one.

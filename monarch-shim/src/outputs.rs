@@ -25,6 +25,8 @@
 //! | [`listing`](mod@listing) | merged listings |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
+//! | [`beside`] | calls that make names beside the removal of their directory |
+//! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`answer`](mod@answer) | results of calls |
@@ -33,6 +35,8 @@
 pub mod answer;
 pub mod attributes;
 pub mod barrier;
+pub mod began;
+pub mod beside;
 mod calls;
 pub mod create;
 pub mod descriptors;
@@ -53,5 +57,6 @@ pub mod stat;
 pub mod tree;
 pub mod whereabouts;
 
+pub use beside::UnderWay;
 pub use calls::*;
 pub use monarch_abi::outputs::STAGED_MODE;

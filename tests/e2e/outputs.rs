@@ -8,6 +8,7 @@
 //! | `closing.rs` | every way in which a file loses its last writer |
 //! | `corners.rs` | names that are renamed over while written, no descriptor left, stale copies |
 //! | `order.rs` | what a reader of the PFS sees while checkpoints are published |
+//! | `journal.rs` | the journal of a long job, and what is older than the PFS in the end |
 //! | `failures.rs` | agents and jobs that die, a PFS that fails, wrong words of the command line |
 
 #[path = "outputs/closing.rs"]
@@ -16,6 +17,8 @@ mod closing;
 mod corners;
 #[path = "outputs/failures.rs"]
 mod failures;
+#[path = "outputs/journal.rs"]
+mod journal;
 #[path = "outputs/order.rs"]
 mod order;
 #[path = "outputs/raw_calls.rs"]

@@ -18,8 +18,8 @@ pub struct Making {
     dir_len: AtomicU32,
     /// The number of the staged file; 0: there is no part file yet.
     id: AtomicU64,
-    /// When it took the slot, nanoseconds since 1970.
-    since_ns: AtomicU64,
+    /// When it began, in ticks since the node was started; 0: not known.
+    began_ticks: AtomicU64,
     dir: [AtomicU64; MAKING_DIR_BYTES / WORD],
 }
 crate::mem::pod!(Making);
@@ -29,8 +29,8 @@ crate::mem::pod!(Making);
 pub struct Left {
     /// The process.
     pub pid: u32,
-    /// When it took the slot, nanoseconds since 1970.
-    pub since_ns: u64,
+    /// When it began, in ticks since the node was started; 0: not known.
+    pub began_ticks: u64,
     /// The number of the staged file; 0: there is no part file.
     pub id: u64,
     dir: [u8; MAKING_DIR_BYTES],
@@ -48,12 +48,12 @@ impl Left {
 impl Making {
     /// Takes the slot for a part file that is to be made in a directory; whether it was free.
     #[must_use]
-    pub fn claim(&self, pid: u32, since_ns: u64, dir: &[u8]) -> bool {
+    pub fn claim(&self, pid: u32, began_ticks: u64, dir: &[u8]) -> bool {
         let is_free = dir.len() <= MAKING_DIR_BYTES
             && self.pid.load(Ordering::Relaxed) == 0
             && self.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_free {
-            self.since_ns.store(since_ns, Ordering::Release);
+            self.began_ticks.store(began_ticks, Ordering::Release);
             self.dir_len.store(dir.len() as u32, Ordering::Release);
             for (word, bytes) in self.dir.iter().zip(dir.chunks(WORD)) {
                 let mut whole = [0; WORD];
@@ -94,7 +94,7 @@ impl Making {
         }
         Some(Left {
             pid,
-            since_ns: self.since_ns.load(Ordering::Acquire),
+            began_ticks: self.began_ticks.load(Ordering::Acquire),
             id: self.id.load(Ordering::Acquire),
             dir,
             dir_len: self.dir_len.load(Ordering::Acquire) as usize,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(slot.left().map(|left| left.id), Some(0));
         slot.begin(5);
         let left = slot.left().unwrap();
-        assert_eq!((left.pid, left.since_ns, left.id, left.dir()), (7, 99, 5, b"run/step 10".as_slice()));
+        assert_eq!((left.pid, left.began_ticks, left.id, left.dir()), (7, 99, 5, b"run/step 10".as_slice()));
         slot.free();
         assert!(!slot.is_taken());
         assert!(slot.claim(8, 1, b""));

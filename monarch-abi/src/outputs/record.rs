@@ -1,7 +1,8 @@
 //! Records of the journal: what the job has done below an output root, in order.
 //!
-//! A record is a header of 64 bytes, then two texts, then zeros up to a multiple of eight bytes.
-//! Its checksum covers all of it. A process appends a record at [`State::tail`] while it holds the
+//! A record is a header of 80 bytes, then two texts, then zeros up to a multiple of eight bytes.
+//! Its checksum covers all of it. Records of the first version, whose headers have 64 bytes, are
+//! read, too. A process appends a record at [`State::tail`] while it holds the
 //! lock of the journal, and moves the tail when all of the record is written. A process that is
 //! killed in between leaves bytes behind the tail, which the next one overwrites.
 //!
@@ -12,7 +13,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of a record.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MOUT");
 /// Bytes of the header.
-pub const HEADER: usize = 64;
+pub const HEADER: usize = 80;
+/// Bytes of the header of the first version: the same up to there.
+const FIRST_HEADER: usize = 64;
+/// The version of the records that are written: the upper byte of [`Header::op`].
+const VERSION: u16 = 1;
+/// Fewest bytes of a record that says nothing.
+pub const MIN_FILLER: usize = FIRST_HEADER;
 /// Most bytes of a record: as many as a block of scratch memory has.
 pub const MAX_BYTES: usize = crate::scratch::BLOCK_BYTES;
 
@@ -68,7 +75,7 @@ pub mod flag {
     pub const UNWATCHED: u16 = 128;
 }
 
-/// The header of a record. Fields: 13, because this is its byte map.
+/// The header of a record. Fields: 16, because this is its byte map.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
@@ -84,7 +91,7 @@ pub struct Header {
     pub id: u64,
     /// When, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// An [`Op`].
+    /// An [`Op`], and the version of the record in the upper byte.
     pub op: u16,
     /// Bits of [`flag`].
     pub flags: u16,
@@ -97,10 +104,29 @@ pub struct Header {
     /// [`State::node_news`](super::state::State::node_news) when the record was written: where it
     /// differs, other nodes may have written something between two records.
     pub node_news: u32,
+    /// When the process began, in ticks of the kernel's clock since the node was started; 0: not
+    /// known. Number, boot and this together are of one process only.
+    pub began_ticks: u64,
+    /// What the PFS had at the name that the call has made or removed: [`super::found`].
+    pub found: u64,
+    /// The boot in which the process ran, [`State::boot`](super::state::State::boot); 0: not known.
+    pub boot: u32,
     /// Zero.
-    pub reserved2: u64,
+    pub reserved: u32,
 }
 const _: () = assert!(size_of::<Header>() == HEADER);
+
+impl Header {
+    /// What was done; `None` when a newer version has written the record.
+    const fn known_op(&self) -> Option<Op> {
+        if self.op >> 8 > VERSION { None } else { Op::from_number(self.op & 0xff) }
+    }
+
+    /// Where the texts begin.
+    const fn texts_at(&self) -> usize {
+        if self.op >> 8 == VERSION { HEADER } else { FIRST_HEADER }
+    }
+}
 
 impl Op {
     const fn from_number(n: u16) -> Option<Self> {
@@ -160,7 +186,7 @@ pub fn write<'o>(out: &'o mut [u8], header: Header, op: Op, a: &[u8], b: &[u8]) 
         magic: MAGIC,
         len: len as u32,
         sum: 0,
-        op: op as u16,
+        op: VERSION << 8 | op as u16,
         a_len: a.len() as u16,
         b_len: b.len() as u16,
         ..header
@@ -168,6 +194,19 @@ pub fn write<'o>(out: &'o mut [u8], header: Header, op: Op, a: &[u8], b: &[u8]) 
     put(head, header.as_bytes());
     put(texts, a);
     put(texts.get_mut(a.len()..)?, b);
+    let sum = checksum(out);
+    put(out.get_mut(8..)?, &sum.to_le_bytes());
+    Some(out)
+}
+
+/// Writes a record that says nothing, of at least [`MIN_FILLER`] bytes and a multiple of eight;
+/// its bytes.
+#[must_use]
+pub fn write_filler(out: &mut [u8], len: usize) -> Option<&[u8]> {
+    let out = out.get_mut(..len).filter(|_| len >= MIN_FILLER && len.is_multiple_of(8) && len <= MAX_BYTES)?;
+    out.iter_mut().for_each(|byte| *byte = 0);
+    let header = Header { magic: MAGIC, len: len as u32, op: Op::Barrier as u16, ..Header::default() };
+    put(out, header.as_bytes().get(..FIRST_HEADER)?);
     let sum = checksum(out);
     put(out.get_mut(8..)?, &sum.to_le_bytes());
     Some(out)
@@ -187,18 +226,25 @@ fn checksum(record: &[u8]) -> u64 {
 pub fn read(bytes: &[u8]) -> Option<Record<'_>> {
     let header = whole(bytes)?;
     let record = bytes.get(..header.len as usize)?;
-    let a = record.get(HEADER..)?.get(..usize::from(header.a_len))?;
-    let b = record.get(HEADER + a.len()..)?.get(..usize::from(header.b_len))?;
-    Some(Record { header, op: Op::from_number(header.op)?, a, b })
+    let texts = record.get(header.texts_at()..)?;
+    let a = texts.get(..usize::from(header.a_len))?;
+    let b = texts.get(a.len()..)?.get(..usize::from(header.b_len))?;
+    Some(Record { op: header.known_op()?, header, a, b })
 }
 
 /// The header of the record at the begin of `bytes`, if it is whole, whatever its operation is.
 #[must_use]
 pub fn whole(bytes: &[u8]) -> Option<Header> {
-    let (header, _) = Header::read_from_prefix(bytes).ok()?;
+    let mut head = [0; HEADER];
+    put(&mut head, bytes.get(..FIRST_HEADER)?);
+    let mut header = Header::read_from_bytes(&head).ok()?;
+    if header.texts_at() == HEADER {
+        put(&mut head, bytes.get(..HEADER)?);
+        header = Header::read_from_bytes(&head).ok()?;
+    }
     let len = header.len as usize;
     let texts = usize::from(header.a_len) + usize::from(header.b_len);
-    if header.magic != MAGIC || !len.is_multiple_of(8) || len > MAX_BYTES || HEADER + texts > len {
+    if header.magic != MAGIC || !len.is_multiple_of(8) || len > MAX_BYTES || header.texts_at() + texts > len {
         return None;
     }
     let record = bytes.get(..len)?;
@@ -212,7 +258,7 @@ pub fn whole(bytes: &[u8]) -> Option<Header> {
 /// Whether the record at the begin of `bytes` is whole, with an operation of a newer version.
 #[must_use]
 pub fn is_of_newer_version(bytes: &[u8]) -> bool {
-    whole(bytes).is_some_and(|header| Op::from_number(header.op).is_none())
+    whole(bytes).is_some_and(|header| header.known_op().is_none())
 }
 
 #[cfg(test)]
@@ -222,12 +268,49 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let mut out = [0; MAX_BYTES];
-        let header = Header { seq: 3, id: 9, time_ns: 77, flags: flag::NEW, pid: 5, ..Header::default() };
+        let about = Header { began_ticks: 1 << 40, found: u64::MAX, boot: 8, ..Header::default() };
+        let header = Header { seq: 3, id: 9, time_ns: 77, flags: flag::NEW, pid: 5, ..about };
         let bytes = write(&mut out, header, Op::Rename, b"a/b.tmp", b"a/b").unwrap();
-        assert_eq!(bytes.len(), 80);
+        assert_eq!(bytes.len(), 96);
         let record = read(bytes).unwrap();
         assert_eq!((record.op, record.a, record.b), (Op::Rename, &b"a/b.tmp"[..], &b"a/b"[..]));
         assert_eq!((record.header.seq, record.header.id, record.header.pid), (3, 9, 5));
+        assert_eq!((record.header.began_ticks, record.header.found, record.header.boot), (1 << 40, u64::MAX, 8));
+    }
+
+    /// A record with a text of nine bytes, as the first version wrote it.
+    fn of_first_version(op: Op, a: &[u8; 9]) -> [u8; 80] {
+        let about = Header { magic: MAGIC, len: 80, seq: 4, id: 9, ..Header::default() };
+        let header = Header { op: op as u16, a_len: 9, ..about };
+        let mut bytes = [0; 80];
+        put(&mut bytes, &header.as_bytes()[..FIRST_HEADER]);
+        put(&mut bytes[FIRST_HEADER..], a);
+        let sum = checksum(&bytes);
+        put(&mut bytes[8..], &sum.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_is_read_and_knows_no_process() {
+        let bytes = of_first_version(Op::Unlink, b"some/name");
+        let record = read(&bytes).unwrap();
+        assert_eq!((record.op, record.a, record.b), (Op::Unlink, &b"some/name"[..], &b""[..]));
+        assert_eq!((record.header.seq, record.header.id), (4, 9));
+        assert_eq!((record.header.began_ticks, record.header.found, record.header.boot), (0, 0, 0));
+        // A record of this version has an operation that the first one does not know.
+        let mut out = [0; MAX_BYTES];
+        let bytes = write(&mut out, Header::default(), Op::Unlink, b"a", b"").unwrap();
+        assert!(Op::from_number(u16::from_le_bytes([bytes[40], bytes[41]])).is_none());
+    }
+
+    #[test]
+    fn a_record_that_says_nothing_is_a_barrier_of_any_length() {
+        let mut out = [0xff; MAX_BYTES];
+        for len in [MIN_FILLER, 72, 80, MAX_BYTES] {
+            let record = read(write_filler(&mut out, len).unwrap()).unwrap();
+            assert_eq!((record.op, record.header.seq, record.header.len as usize), (Op::Barrier, 0, len));
+        }
+        assert!([0, 56, 65, MAX_BYTES + 8].into_iter().all(|len| write_filler(&mut out, len).is_none()));
     }
 
     #[test]
@@ -247,7 +330,7 @@ mod tests {
             assert!(read(&bytes[..cut]).is_none(), "{cut}");
         }
         for at in 0..bytes.len() {
-            let mut bytes: [u8; 80] = bytes.try_into().unwrap();
+            let mut bytes: [u8; 96] = bytes.try_into().unwrap();
             bytes[at] ^= 1;
             assert!(read(&bytes).is_none(), "byte {at}");
         }
@@ -258,13 +341,15 @@ mod tests {
         let mut out = [0; MAX_BYTES];
         let len = write(&mut out, Header { seq: 7, ..Header::default() }, Op::Unlink, b"a", b"").unwrap().len();
         assert!(!is_of_newer_version(&out[..len]));
-        out[40..42].copy_from_slice(&77u16.to_le_bytes());
-        assert!(!is_of_newer_version(&out[..len]), "its checksum is wrong");
-        out[8..16].fill(0);
-        let sum = checksum(&out[..len]);
-        out[8..16].copy_from_slice(&sum.to_le_bytes());
-        assert!(is_of_newer_version(&out[..len]) && read(&out[..len]).is_none());
-        assert_eq!(whole(&out[..len]).unwrap().seq, 7);
+        for op in [77, VERSION << 8 | 77, (VERSION + 1) << 8 | Op::Unlink as u16] {
+            out[40..42].copy_from_slice(&op.to_le_bytes());
+            assert!(!is_of_newer_version(&out[..len]), "its checksum is wrong");
+            out[8..16].fill(0);
+            let sum = checksum(&out[..len]);
+            out[8..16].copy_from_slice(&sum.to_le_bytes());
+            assert!(is_of_newer_version(&out[..len]) && read(&out[..len]).is_none());
+            assert_eq!(whole(&out[..len]).unwrap().seq, 7);
+        }
     }
 
     #[test]

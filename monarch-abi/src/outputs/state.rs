@@ -40,7 +40,7 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
-/// The counters. Fields: 39, because this is the byte map of the file.
+/// The counters. Fields: 41, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -59,8 +59,13 @@ pub struct State {
     pub held_errno: AtomicU32,
     /// One of [`closed`].
     pub closed: AtomicU32,
+    /// The boot of the node in which the agent runs, as a number that is not 0: for records.
+    pub boot: AtomicU32,
+    /// 1 once a process has made a call plainly because there was no agent: what is pending may be
+    /// older than what the PFS has.
+    pub is_overtaken: AtomicU32,
     /// Zero.
-    pub reserved: [AtomicU64; 11],
+    pub reserved: [AtomicU64; 10],
 
     /// The number of the next staged file.
     pub next_id: AtomicU64,

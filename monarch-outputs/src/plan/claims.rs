@@ -2,6 +2,7 @@
 
 use super::step::Claim;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 /// Order of claims on a name: the record, and which of its names.
 pub(super) type ClaimKey = (u64, u32);
@@ -45,6 +46,17 @@ impl Claims {
     /// The last claim on a name: what the job sees.
     pub(super) fn last(&self, name: &[u8]) -> Option<(ClaimKey, &Claim)> {
         self.0.get(name)?.last_key_value().map(|(key, claim)| (*key, claim))
+    }
+
+    /// The claims on a name that came after one.
+    pub(super) fn after(&self, name: &[u8], key: ClaimKey) -> impl Iterator<Item = ClaimKey> + use<'_> {
+        let behind = (Bound::Excluded(key), Bound::Unbounded);
+        self.0.get(name).into_iter().flat_map(move |claims| claims.range(behind).map(|(key, _)| *key))
+    }
+
+    /// All names, with all claims on each.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], &BTreeMap<ClaimKey, Claim>)> {
+        self.0.iter().map(|(name, claims)| (name.as_slice(), claims))
     }
 
     /// All names, with the last claim on each.

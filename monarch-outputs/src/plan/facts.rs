@@ -62,12 +62,17 @@ pub(super) fn copy_failed(tables: &mut Tables, id: u64, generation: u64) {
 
 /// The data of a staged file is gone: nothing can be published of it.
 pub(super) fn lost(tables: &mut Tables, id: u64) {
+    // One that was replaced may have been dropped before a restart.
+    if let Some(file) = tables.files.get(&id).filter(|file| !file.is_covered) {
+        tables.notes.push(Note::Lost(file.target()));
+    }
+    dropped(tables, id);
+}
+
+/// A staged file is not to be published.
+pub(super) fn dropped(tables: &mut Tables, id: u64) {
     if let Some(file) = tables.files.get(&id) {
         let (name, bound) = (file.name.clone(), file.bound);
-        // One that was replaced may have been dropped before a restart.
-        if !file.is_covered {
-            tables.notes.push(Note::Lost(file.target()));
-        }
         tables.lose(id);
         // For the link of the overlay.
         let place = tables.queue.free_place(bound, 1);

@@ -1,5 +1,6 @@
 //! A staged file as the plan knows it.
 
+use super::opener::Opener;
 use super::place::{Guard, Place};
 use monarch_abi::outputs::names::Staged;
 
@@ -82,7 +83,7 @@ pub struct PlannedFile {
     /// Whether a publication of it was done before it was opened or renamed again.
     pub was_published: bool,
     /// Processes that opened it and have not closed it.
-    pub openers: Vec<u32>,
+    pub openers: Vec<Opener>,
     /// When it was opened first, nanoseconds since 1970.
     pub opened_ns: u64,
     /// When it got its place, nanoseconds since 1970.

@@ -78,7 +78,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 29, because it stands for three programs. Methods: 33, for the same reason.
+/// Fields: 30, because it stands for three programs. Methods: 34, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -118,6 +118,8 @@ struct World {
     batch: Vec<Step>,
     touched: BTreeSet<Vec<u8>>,
     log: Vec<Logged>,
+    /// The plan that the agent has kept last: log and records before it are not read again.
+    checkpoint: Option<Vec<u8>>,
     /// The last record that was published, of all commits.
     reached: u64,
     /// The last one of them that changed the PFS.
@@ -147,6 +149,7 @@ enum Call {
     Step,
     Commit,
     Crash(bool),
+    Checkpoint,
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -167,6 +170,7 @@ fn call() -> impl Strategy<Value = Call> {
         8 => Just(Call::Step),
         4 => Just(Call::Commit),
         1 => any::<bool>().prop_map(Call::Crash),
+        1 => Just(Call::Checkpoint),
     ]
 }
 
@@ -592,6 +596,14 @@ impl World {
         self.check_pfs();
     }
 
+    /// The agent keeps its plan, and begins journal and log again.
+    fn keep_checkpoint(&mut self) {
+        if self.batch.is_empty() && self.begun.is_none() {
+            self.checkpoint = Some(self.planner.checkpoint(&[]).unwrap());
+            self.log.clear();
+        }
+    }
+
     /// The agent is killed, before or after it has logged its batch.
     fn crash(&mut self, has_logged: bool) {
         self.is_inexact |= self.is_closed_in_part;
@@ -606,7 +618,8 @@ impl World {
         self.touched.clear();
         self.running.clear();
         self.copied.clear();
-        let mut planner = Planner::default();
+        let kept = self.checkpoint.as_ref().map(|bytes| Planner::of_checkpoint(bytes).unwrap());
+        let mut planner = kept.unwrap_or_default();
         planner.begin_replay();
         let mut logged = self.log.iter().peekable();
         for written in &self.journal {
@@ -809,6 +822,7 @@ impl World {
             Call::Step => self.step(),
             Call::Commit => self.commit(),
             Call::Crash(has_logged) => self.crash(*has_logged),
+            Call::Checkpoint => self.keep_checkpoint(),
         }
         self.published = self.published.max(self.planner.published());
         self.check_view();

@@ -77,6 +77,11 @@ pub(super) fn next_step(tables: &Tables) -> Option<Step> {
     if tables.open_files().any(is_unsure) {
         return None;
     }
+    let key = match entry {
+        Entry::File(id) => (tables.files.get(id)?.bound, 0),
+        Entry::Former(_, former) => (former.bound, 0),
+        _ => (place.seq, place.sub),
+    };
     let action = match entry {
         Entry::File(id) => {
             let file = tables.files.get(id)?;
@@ -84,38 +89,39 @@ pub(super) fn next_step(tables: &Tables) -> Option<Step> {
                 Some(true) => Action::Skip(file.staged),
                 // Its copy is made when the entry that replaces it loses its place.
                 _ if file.copy != CopyState::Done => return None,
-                _ => Action::Publish(file_step(file)),
+                _ => Action::Publish(file_step(tables, file)),
             }
         }
         Entry::Former(id, former) => {
             let file = tables.files.get(id).filter(|file| file.copy == CopyState::Done)?;
-            Action::Publish(former_step(file, former))
+            Action::Publish(former_step(tables, file, former))
         }
         Entry::Unlink(path, guard, _) => Action::Unlink(path.clone(), guard.clone()),
         Entry::Rmdir(path, _) => Action::Rmdir(path.clone()),
         Entry::Symlink(path, target, _) => Action::Symlink(path.clone(), target.clone()),
     };
-    Some(Step { place, read: tables.queue.last_seq(), action })
+    Some(Step { place, read: tables.queue.last_seq(), action, found: tables.expected.of(key) })
 }
 
 /// Names to remove after the publication of a file.
-fn vacates(file: &PlannedFile) -> Vec<Vacate> {
+fn vacates(tables: &Tables, file: &PlannedFile) -> Vec<Vacate> {
     let mut vacates: Vec<Vacate> = Vec::new();
-    for LeftName { name, guard, .. } in &file.left {
+    for LeftName { seq, name, guard, .. } in &file.left {
+        let found = tables.expected.of((*seq, 1));
         if *guard == Guard::Nothing || *name == file.name {
             continue;
         }
         match vacates.iter_mut().find(|vacate| vacate.name == *name) {
             // The last time that it was left counts.
-            Some(vacate) => vacate.guard.clone_from(guard),
-            None => vacates.push(Vacate { name: name.clone(), guard: guard.clone() }),
+            Some(vacate) => (vacate.guard, vacate.found) = (guard.clone(), found),
+            None => vacates.push(Vacate { name: name.clone(), guard: guard.clone(), found }),
         }
     }
     vacates
 }
 
 /// The publication of a file under a name that it has left since.
-fn former_step(file: &PlannedFile, former: &FormerName) -> FileStep {
+fn former_step(tables: &Tables, file: &PlannedFile, former: &FormerName) -> FileStep {
     let at = file.left.iter().position(|left| left.name == former.name && left.seq > former.bound);
     let before = PlannedFile {
         name: former.name.clone(),
@@ -128,19 +134,19 @@ fn former_step(file: &PlannedFile, former: &FormerName) -> FileStep {
         target: former.name.clone(),
         part_dir: file.part_dir.clone(),
         former: file.former.iter().rev().filter(|name| **name != former.name).cloned().collect(),
-        vacates: vacates(&before),
+        vacates: vacates(tables, &before),
         owner_changed: file.owner_changed,
         partial: false,
     }
 }
 
-fn file_step(file: &PlannedFile) -> FileStep {
+fn file_step(tables: &Tables, file: &PlannedFile) -> FileStep {
     FileStep {
         staged: file.staged,
         target: file.target(),
         part_dir: file.part_dir.clone(),
         former: file.former.iter().rev().cloned().collect(),
-        vacates: vacates(file),
+        vacates: vacates(tables, file),
         owner_changed: file.owner_changed,
         partial: file.partial,
     }

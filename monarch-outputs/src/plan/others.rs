@@ -6,9 +6,9 @@ use std::ops::Bound;
 /// The records of a node between which other nodes may have written something.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
-    last_news: u32,
+    pub(super) last_news: u32,
     /// Records just before which they may.
-    before: BTreeSet<u64>,
+    pub(super) before: BTreeSet<u64>,
 }
 
 impl OtherNodes {

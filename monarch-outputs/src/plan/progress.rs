@@ -5,6 +5,7 @@ use super::file::CopyState;
 use super::place::{Guard, Place};
 use super::step::{Action, Claim, Committed, Dropped, FileStep, Step};
 use super::tables::Tables;
+use monarch_abi::outputs::found;
 
 /// Begins a step: it is the caller's now, until [`commit`] or [`fail`].
 pub(super) fn begin(tables: &mut Tables, step: &Step) {
@@ -64,6 +65,30 @@ pub(super) fn fail(tables: &mut Tables, place: Place) {
     let name = file.left.iter().find(|left| left.seq > place.seq).map(|left| left.name.clone());
     if let Some(name) = name.filter(|_| is_same && tables.queue.stands_before_others(place)) {
         tables.publish_as_former(id, place, FormerName { name, bound: place.seq });
+    }
+}
+
+/// A step, which is about to be committed, has left this on the PFS.
+pub(super) fn leaves(tables: &mut Tables, step: &Step, found: u64) {
+    let key = match (&step.action, tables.queue.begun(step.place)) {
+        (Action::Publish(_), Some(Entry::Former(_, former))) => (former.bound, 0),
+        (Action::Publish(file), _) => match tables.files.get(&file.staged.id) {
+            // It may have been renamed since.
+            Some(planned) => (planned.bound.min(step.place.seq), 0),
+            None => return,
+        },
+        _ => (step.place.seq, step.place.sub),
+    };
+    match &step.action {
+        Action::Publish(file) => {
+            tables.found_after(&file.target, key, found);
+            for vacate in &file.vacates {
+                tables.found_after(&vacate.name, (step.place.seq, 1), found::NOTHING);
+            }
+        }
+        Action::Unlink(path, _) | Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
+        Action::Symlink(path, _) => tables.found_after(path, key, found::UNKNOWN),
+        Action::Skip(_) => {}
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 /// The entries by place, and what other nodes may have written between them.
 ///
-/// Methods: 31, because all that asks for the order asks it here.
+/// Methods: 36, because all that asks for the order asks it here.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<Place, Entry>,
@@ -108,6 +108,16 @@ impl Queue {
         self.in_flight.remove(&place)
     }
 
+    /// The entry at a place whose publication was begun.
+    pub(super) fn begun(&self, place: Place) -> Option<&Entry> {
+        self.in_flight.get(&place)
+    }
+
+    /// Whether no entry is being published.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
     /// An entry is published.
     pub(super) fn commit(&mut self, place: Place) {
         self.in_flight.remove(&place);
@@ -154,6 +164,11 @@ impl Queue {
         self.removals.remove(&place);
     }
 
+    /// All such files, by the places of their removals.
+    pub(super) fn removals(&self) -> impl Iterator<Item = (Place, u64)> {
+        self.removals.iter().map(|(place, id)| (*place, *id))
+    }
+
     /// The file that the job has removed at a place and that is published in its turn.
     pub(super) fn removal(&self, place: Place) -> Option<u64> {
         self.removals.get(&place).copied()
@@ -171,6 +186,16 @@ impl Queue {
         let behind = (Bound::Excluded(place), Bound::Unbounded);
         let mut entries = self.in_flight.range(behind).chain(self.waiting.range(behind));
         entries.any(|(_, entry)| !changes_nothing(entry))
+    }
+
+    /// What other nodes may have written between the records.
+    pub(super) const fn others(&self) -> &OtherNodes {
+        &self.others
+    }
+
+    /// A queue that an earlier agent has kept, without its entries.
+    pub(super) fn kept(last_seq: u64, others: OtherNodes) -> Self {
+        Self { last_seq, others, ..Self::default() }
     }
 
     /// Whether other nodes may have written something after a place.

@@ -2,6 +2,7 @@
 
 use super::entry::{Entry, FormerName};
 use super::file::{CopyState, LeftName, PlannedFile, parent, renamed_dirs};
+use super::opener::Opener;
 use super::place::{Guard, Place};
 use super::removals::unlinked;
 use super::step::{Claim, Created, Note};
@@ -20,7 +21,7 @@ pub(super) fn record(tables: &mut Tables, record: &Record<'_>) {
     tables.queue.record(seq, head.node_news);
     match record.op {
         Op::Open => opened(tables, record),
-        Op::Close => closed(tables, head.id, seq, head.pid, head.time_ns),
+        Op::Close => closed(tables, record),
         Op::Rename => renamed(tables, record),
         Op::Unlink => unlinked(tables, record, Place { seq, sub: 0 }),
         Op::Rmdir => {
@@ -28,7 +29,7 @@ pub(super) fn record(tables: &mut Tables, record: &Record<'_>) {
             tables.claims.set(record.a, (seq, 0), Claim::RemovedDir);
             tables.queue.insert(Place { seq, sub: 0 }, Entry::Rmdir(record.a.to_vec(), head.time_ns));
         }
-        Op::Symlink => linked(tables, record.a, record.b, seq, head.time_ns),
+        Op::Symlink => linked(tables, record, record.a, record.b),
         Op::RenameLink => link_renamed(tables, record),
         Op::Attributes => attributes_changed(tables, head.id, seq, head.flags, head.time_ns),
         // It has its number, and no entry: open files are tried after it was read.
@@ -43,7 +44,7 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
         file.generation += 1;
         file.copy = CopyState::Waiting;
         if is_watched {
-            file.openers.push(head.pid);
+            file.openers.push(Opener::of(head));
         }
         tables.reopen(head.id, seq);
         return;
@@ -54,6 +55,7 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
     };
     let replaces = head.flags & flag::PUBLISHED != 0;
     let supersedes = replaces && !matches!(tables.overlay(record.a), Some(Claim::Absent | Claim::Left));
+    tables.expect(record.a, (seq, 0), head.found);
     tables.cover(record.a);
     tables.claims.set(record.a, (seq, 0), Claim::File(staged));
     tables.open.insert(head.id);
@@ -76,7 +78,7 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
         turns: Vec::new(),
         in_flight: false,
         was_published: false,
-        openers: if is_watched { vec![head.pid] } else { Vec::new() },
+        openers: if is_watched { vec![Opener::of(head)] } else { Vec::new() },
         opened_ns: head.time_ns,
         closed_ns: 0,
         owner_changed: false,
@@ -86,15 +88,17 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
     tables.created.push(Created { staged, name: record.a.to_vec() });
 }
 
-fn closed(tables: &mut Tables, id: u64, seq: u64, pid: u32, time_ns: u64) {
-    let Some(file) = tables.files.get_mut(&id) else { return };
+fn closed(tables: &mut Tables, record: &Record<'_>) {
+    let head = &record.header;
+    let Some(file) = tables.files.get_mut(&head.id) else { return };
     // The shim appends the close of the last descriptor that a process has of the file.
-    file.openers.retain(|opener| *opener != pid);
+    let closer = Opener::of(head);
+    file.openers.retain(|opener| !opener.is(&closer));
     if file.is_covered {
         return;
     }
-    file.closed_ns = time_ns;
-    tables.set_place(id, Place { seq, sub: 0 });
+    file.closed_ns = head.time_ns;
+    tables.set_place(head.id, Place { seq: head.seq, sub: 0 });
 }
 
 fn renamed(tables: &mut Tables, record: &Record<'_>) {
@@ -113,6 +117,9 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
         return moved(tables, record);
     }
     let (old, bound, staged) = (file.name.clone(), file.bound, file.staged);
+    tables.expect(record.b, (seq, 0), head.found);
+    let at_old = tables.expected.of((bound, 0));
+    tables.expected.set((seq, 1), at_old);
     tables.cover(record.b);
     let Some(file) = tables.files.get(&head.id) else { return };
     let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
@@ -182,7 +189,9 @@ fn directory_moved(tables: &mut Tables, from: &[u8], to: &[u8]) {
     }
 }
 
-fn linked(tables: &mut Tables, name: &[u8], target: &[u8], seq: u64, time_ns: u64) {
+fn linked(tables: &mut Tables, record: &Record<'_>, name: &[u8], target: &[u8]) {
+    let (seq, time_ns) = (record.header.seq, record.header.time_ns);
+    tables.expect(name, (seq, 0), record.header.found);
     tables.cover(name);
     tables.claims.set(name, (seq, 0), Claim::Symlink(target.to_vec()));
     tables.queue.insert(Place { seq, sub: 0 }, Entry::Symlink(name.to_vec(), target.to_vec(), time_ns));
@@ -190,9 +199,9 @@ fn linked(tables: &mut Tables, name: &[u8], target: &[u8], seq: u64, time_ns: u6
 
 /// The new name gets the link, then the old one is removed.
 fn link_renamed(tables: &mut Tables, record: &Record<'_>) {
-    let (head, seq) = (&record.header, record.header.seq);
+    let seq = record.header.seq;
     if let Some((to, target)) = record.renamed_link() {
-        linked(tables, to, target, seq, head.time_ns);
+        linked(tables, record, to, target);
         unlinked(tables, record, Place { seq, sub: 1 });
     }
 }

@@ -5,12 +5,15 @@ use super::file::LeftName;
 use super::place::{Guard, Place};
 use super::step::Claim;
 use super::tables::Tables;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::record::{Record, flag};
 use std::collections::BTreeSet;
 
 /// The record removes its first name, in a place.
 pub(super) fn unlinked(tables: &mut Tables, record: &Record<'_>, here: Place) {
     let head = &record.header;
+    // (What a renamed link's record tells is of its new name.)
+    tables.expect(record.a, (here.seq, here.sub), if here.sub == 0 { head.found } else { found::UNKNOWN });
     let mut guard = (head.flags & flag::PUBLISHED != 0).then_some(Guard::Any);
     let top = tables.claims.last(record.a).map(|(key, claim)| (key, claim.clone()));
     let id = match (&top, head.id) {

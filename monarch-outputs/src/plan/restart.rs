@@ -4,6 +4,19 @@ use super::entry::Entry;
 use super::file::CopyState;
 use super::place::{Guard, Place};
 use super::tables::Tables;
+use monarch_abi::outputs::found;
+
+/// An earlier agent has logged a step: the published file is this on the PFS.
+pub(super) fn replay_leaves(tables: &mut Tables, place: Place, id: u64, found: u64) {
+    let (name, key, found) = match (tables.queue.get(place), tables.files.get(&id)) {
+        (Some(Entry::Former(_, former)), _) => (former.name.clone(), (former.bound, 0), found),
+        (Some(Entry::Unlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
+        (Some(Entry::Symlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::UNKNOWN),
+        (_, Some(file)) if file.bound <= place.seq => (file.target(), (file.bound, 0), found),
+        _ => return,
+    };
+    tables.found_after(&name, key, found);
+}
 
 /// An earlier agent has logged a step. All records that it had read when it began the step were
 /// taken in.

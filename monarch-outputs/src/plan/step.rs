@@ -10,6 +10,8 @@ pub struct Vacate {
     pub name: Vec<u8>,
     /// Which thing of that name.
     pub guard: Guard,
+    /// What the PFS is expected to have there: [`monarch_abi::outputs::found`].
+    pub found: u64,
 }
 
 /// A file to publish.
@@ -55,6 +57,9 @@ pub struct Step {
     pub read: u64,
     /// What to do.
     pub action: Action,
+    /// What the PFS is expected to have at the name that the step gives or removes:
+    /// [`monarch_abi::outputs::found`].
+    pub found: u64,
 }
 
 impl Step {

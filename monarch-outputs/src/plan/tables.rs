@@ -1,12 +1,14 @@
 //! The files, the queue and the claims of a plan, changed together.
 
-use super::claims::Claims;
+use super::claims::{ClaimKey, Claims};
 use super::entry::{Entry, FormerName};
+use super::expected::Expected;
 use super::file::{CopyState, LeftName, PlannedFile, parent};
 use super::place::{Guard, Place};
 use super::queue::Queue;
 use super::replay::Replay;
 use super::step::{Claim, Created, Dropped, Note};
+use monarch_abi::outputs::found;
 use std::collections::{BTreeSet, HashMap};
 
 /// What a plan knows.
@@ -18,6 +20,7 @@ pub(super) struct Tables {
     pub(super) leaving: BTreeSet<u64>,
     pub(super) queue: Queue,
     pub(super) claims: Claims,
+    pub(super) expected: Expected,
     pub(super) replay: Replay,
     pub(super) created: Vec<Created>,
     pub(super) dropped: Vec<Dropped>,
@@ -35,6 +38,21 @@ impl Tables {
     /// The overlay's entry of a name.
     pub(super) fn overlay(&self, name: &[u8]) -> Option<&Claim> {
         Some(self.claims.last(name)?.1)
+    }
+
+    /// What the PFS has at a name before a claim that is about to be made: as the record says, or
+    /// what the last claim on the name expects.
+    pub(super) fn expect(&mut self, name: &[u8], key: ClaimKey, found: u64) {
+        let before = || self.claims.last(name).map_or(found::UNKNOWN, |(key, _)| self.expected.of(key));
+        let found = if found == found::UNKNOWN { before() } else { found };
+        self.expected.set(key, found);
+    }
+
+    /// A name has this on the PFS since the turn of a claim: later claims on it find that.
+    pub(super) fn found_after(&mut self, name: &[u8], key: ClaimKey, found: u64) {
+        for later in self.claims.after(name, key) {
+            self.expected.set(later, found);
+        }
     }
 
     pub(super) fn set_place(&mut self, id: u64, place: Place) {

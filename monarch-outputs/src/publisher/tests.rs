@@ -28,7 +28,8 @@ impl Bench {
         let staging = Arc::new(StagingDir::attach(&tier.path().join("outputs"), info).unwrap());
         let loaded = load(&staging, false).unwrap();
         let pfs = MemoryTarget::default();
-        let publisher = Publisher::new(staging.clone(), Arc::new(pfs.clone()), loaded.log, false);
+        let newer = NewerCheck::new(staging.clone(), false, &loaded.entries);
+        let publisher = Publisher::new(staging.clone(), Arc::new(pfs.clone()), loaded.log, newer, false);
         let plan = SharedPlan::new(staging, loaded.planner, loaded.reader, None);
         Self { _tier: tier, pfs, publisher, plan, seq: 0 }
     }

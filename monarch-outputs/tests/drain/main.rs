@@ -1,7 +1,9 @@
 //! The drain with real files: the test does what the shim does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
+mod compaction;
 mod damage;
+mod newer;
 mod nodes;
 mod shim;
 mod stale;
@@ -651,11 +653,11 @@ fn the_part_file_of_a_killed_create_is_removed_before_all_is_done() {
     std::fs::create_dir(world.root().join("run")).unwrap();
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let began = |pid: u32| monarch_outputs::processes::began_ticks(pid).unwrap_or(1);
     let leave = |world: &World, pid: u32| {
         let shim = world.shim();
         let (state, id) = (shim.state(), shim.state().next_id.fetch_add(1, Ordering::SeqCst));
-        assert!(state.making[3].claim(pid, now, b"run"));
+        assert!(state.making[3].claim(pid, began(pid), b"run"));
         state.making[3].begin(id);
         let name = part_name(state.instance.load(Ordering::SeqCst), id);
         let part = world.root().join("run").join(String::from_utf8_lossy(&name).as_ref());
@@ -675,7 +677,7 @@ fn the_part_file_of_a_killed_create_is_removed_before_all_is_done() {
     let shim = world.shim();
     world.crash();
     let handle = shim.create("run/whole");
-    assert!(shim.state().making[0].claim(ended.id(), now, b"run"));
+    assert!(shim.state().making[0].claim(ended.id(), 1, b"run"));
     shim.state().making[0].begin(handle.staged.id);
     shim.close(handle);
     world.restart();

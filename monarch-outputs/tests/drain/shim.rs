@@ -1,5 +1,6 @@
 //! What the shim does in a process of the job, in plain Rust.
 
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{Link, Staged, WHITEOUT, file_text, part_name};
 use monarch_abi::outputs::record::{self, Header, MAX_BYTES, Op, flag};
 use monarch_abi::outputs::state::{LEN, StateMap, flag as state_flag};
@@ -85,8 +86,22 @@ impl Shim {
     fn append(&self, journal: &File, op: Op, id: u64, flags: u16, a: &[u8], b: &[u8]) -> u64 {
         let state = self.map.state;
         let (tail, seq) = (state.tail.load(Ordering::Acquire), state.seq.load(Ordering::Acquire) + 1);
-        let header =
-            Header { seq, id, flags, pid: self.pid, time_ns: monarch_outputs::sys::now_ns(), ..Header::default() };
+        let name = match op {
+            Op::Open | Op::Unlink | Op::Symlink => Some(a),
+            Op::Rename => Some(b),
+            _ => None,
+        };
+        let header = Header {
+            seq,
+            id,
+            flags,
+            pid: self.pid,
+            began_ticks: monarch_outputs::processes::began_ticks(self.pid).unwrap_or(1),
+            boot: state.boot.load(Ordering::Acquire),
+            found: name.map_or(found::UNKNOWN, |name| self.found(std::str::from_utf8(name).unwrap())),
+            time_ns: monarch_outputs::sys::now_ns(),
+            ..Header::default()
+        };
         let mut out = [0; MAX_BYTES];
         let bytes = record::write(&mut out, header, op, a, b).unwrap();
         journal.write_all_at(bytes, tail).unwrap();
@@ -107,6 +122,19 @@ impl Shim {
             Some(Link::File(staged)) => Some(staged),
             _ => None,
         }
+    }
+
+    /// What the PFS has at a name, unless something is pending there.
+    fn found(&self, name: &str) -> u64 {
+        match self.link(name).as_deref().and_then(Link::parse) {
+            Some(Link::File(_) | Link::Symlink(_)) => return found::UNKNOWN,
+            Some(Link::Whiteout) => return found::NOTHING,
+            _ => {}
+        }
+        let path = self.root.join(name);
+        path.symlink_metadata().map_or(found::NOTHING, |meta| {
+            found::thing(meta.ino(), meta.len(), meta.mtime() * 1_000_000_000 + meta.mtime_nsec())
+        })
     }
 
     fn on_pfs(&self, name: &str) -> bool {

@@ -132,12 +132,14 @@ pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_i
 pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        if let Some(done) = outputs::make(dirfd, path) {
+        let mut under_way = None;
+        if let Some(done) = outputs::make(dirfd, path, &mut under_way) {
             return done;
         }
         let root = outputs::root_at(dirfd, path);
         name(dirfd, path);
         let result = call();
+        drop(under_way);
         if result < 0 && errno::errno() == libc::EEXIST && outputs::was_removed(dirfd, path) {
             return call();
         }
@@ -157,9 +159,12 @@ pub(super) unsafe fn symlinked(
 ) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        let done = outputs::symlink(target, dirfd, path);
+        let mut under_way = None;
+        let done = outputs::symlink(target, dirfd, path, &mut under_way);
         name(dirfd, path);
-        done.unwrap_or_else(call)
+        let result = done.unwrap_or_else(call);
+        drop(under_way);
+        result
     }
 }
 
@@ -261,13 +266,15 @@ hook! { next;
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int { made(CWD, path, || next(path, mode)) }
     fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { made(fd, path, || next(fd, path, mode)) }
     fn link(from: *const c_char, to: *const c_char) -> c_int {
-        if let Some(done) = outputs::link(CWD, from, CWD, to, false) { return done; }
+        let mut _under_way = None;
+        if let Some(done) = outputs::link((CWD, from), (CWD, to), false, &mut _under_way) { return done; }
         linked(CWD, from, CWD, to, false);
         next(from, to)
     }
     fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-        if let Some(done) = outputs::link(a, from, b, to, follow) { return done; }
+        let mut _under_way = None;
+        if let Some(done) = outputs::link((a, from), (b, to), follow, &mut _under_way) { return done; }
         linked(a, from, b, to, follow);
         link_of(a, from, flags, |a, from| next(a, from, b, to, flags))
     }

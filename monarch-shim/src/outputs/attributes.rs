@@ -111,7 +111,7 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
     let result = call(path);
     if result == 0 {
         let flags = flags | if owner() == before { 0 } else { flag::OWNER };
-        journal.append(Op::Attributes, About { id: file.id, flags }, place.rel(), b"")?;
+        journal.append(Op::Attributes, About { id: file.id, flags, ..About::default() }, place.rel(), b"")?;
     }
     done(result)
 }
@@ -153,9 +153,14 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
         return Ok(Answer::Plain);
     }
     let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
-    journal.append(Op::Open, About { id: file.id, flags: flag::TRUNCATED }, place.rel(), &file.name())?;
+    journal.append(
+        Op::Open,
+        About { id: file.id, flags: flag::TRUNCATED, ..About::default() },
+        place.rel(),
+        &file.name(),
+    )?;
     let result = kernel::truncate(fd.0, len);
     drop(fd);
-    journal.append(Op::Close, About { id: file.id, flags: 0 }, b"", b"")?;
+    journal.append(Op::Close, About { id: file.id, ..About::default() }, b"", b"")?;
     result.map(|()| Answer::Done(0))
 }

@@ -99,6 +99,7 @@ pub fn wait_until(root: &Root, is_met: impl Fn(&Root) -> bool) -> bool {
         let agent = ctl.incarnation.load(Ordering::Acquire);
         let is_there = is_agent_there(root, agent);
         if !is_there && GIVEN_UP.load(Ordering::Relaxed) == agent {
+            state.is_overtaken.store(1, Ordering::Release);
             return false;
         }
         sleep(root, seen);
@@ -106,6 +107,7 @@ pub fn wait_until(root: &Root, is_met: impl Fn(&Root) -> bool) -> bool {
             dead_since = None;
         } else if coarse_ms().saturating_sub(*dead_since.get_or_insert_with(coarse_ms)) > DEAD_AGENT_TIMEOUT_MS {
             GIVEN_UP.store(agent, Ordering::Relaxed);
+            state.is_overtaken.store(1, Ordering::Release);
             return false;
         }
     }

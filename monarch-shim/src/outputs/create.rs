@@ -3,6 +3,7 @@
 
 use super::answer::GONE;
 use super::barrier;
+use super::began;
 use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
@@ -15,6 +16,7 @@ use super::whereabouts::{Whereabouts, whereabouts};
 use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::making::Making;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
@@ -94,6 +96,8 @@ fn catches_raw_calls(place: &Place) -> bool {
 struct Target {
     mode: u32,
     gid: u32,
+    /// What the PFS has there; not known of a file that is pending.
+    found: u64,
 }
 
 /// What the PFS has at the name.
@@ -199,7 +203,7 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     if how.is_exclusive() || !is_plain || !is_ours || listing::is_written_here(&st) {
         return Ok(Found::Another);
     }
-    Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid }))
+    Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid, found: kernel::found(&st) }))
 }
 
 /// The error that creating a file gives, where the PFS refuses what is pending.
@@ -301,8 +305,9 @@ struct UnderWay(Option<&'static Making>);
 impl UnderWay {
     /// Takes a slot, if one is free.
     fn begin(place: &Place) -> Self {
-        let (pid, now) = (sys::pid(), kernel::now_ns());
-        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, now, place.parent())))
+        let pid = sys::pid();
+        let began = began::ticks(pid);
+        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, began, place.parent())))
     }
 
     fn part_of(&self, id: u64) {
@@ -343,7 +348,8 @@ fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&
         }
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
-    match enter(place, &file, &part, flags, over) {
+    let about = About { id: file.id, flags, found: target.map_or(found::NOTHING, |target| target.found) };
+    match enter(place, &file, &part, about, over) {
         Ok(Entered::Yes) => {}
         Ok(Entered::Changed) => return Ok(Created::Again),
         Ok(Entered::Elsewhere) => return Ok(Created::Unstaged),
@@ -445,7 +451,7 @@ fn follow_part(place: &mut Place, part: &Part) -> Result<Entered, Errno> {
 /// Enters a new file in journal and overlay, in place of a pending file or of none. A process that
 /// is killed between record and link leaves an empty file without writers, which the agent
 /// publishes as the record says.
-fn enter(place: &mut Place, file: &Staged, part: &Part, flags: u16, over: Option<&Staged>) -> Result<Entered, Errno> {
+fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Option<&Staged>) -> Result<Entered, Errno> {
     let root = &{ place.root };
     let journal = Journal::lock(root)?;
     // Before the kernel is asked where the part file lies: a process that renames its directory
@@ -468,9 +474,9 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, flags: u16, over: Option
     if !is_as_seen {
         return Ok(Entered::Changed);
     }
-    let flags = flags | if matches!(before, Entry::Removed) { flag::PUBLISHED } else { 0 };
+    let flags = about.flags | if matches!(before, Entry::Removed) { flag::PUBLISHED } else { 0 };
     let link = tree::prepare(place, &tree::file_text(file))?;
-    journal.append(Op::Open, About { id: file.id, flags }, place.rel(), &file.name())?;
+    journal.append(Op::Open, About { flags, ..about }, place.rel(), &file.name())?;
     link.put(&before)?;
     if let Entry::Clean(clean) = before {
         drop_data(root, &clean.file);
@@ -487,6 +493,6 @@ pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, 
         Err(libc::ENOENT) => return Ok(Created::Again),
         st => st?,
     };
-    let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid };
+    let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid, found: found::UNKNOWN };
     admit(place, how, Some(&target), Some(old))
 }

@@ -143,7 +143,7 @@ impl Closing {
     pub fn done(self) {
         let saved = errno::errno();
         if let Ok(journal) = Journal::lock(&self.root) {
-            let _ = journal.append(Op::Close, About { id: self.file.id, flags: 0 }, b"", b"");
+            let _ = journal.append(Op::Close, About { id: self.file.id, ..About::default() }, b"", b"");
         }
         errno::set_errno(saved);
     }
@@ -227,7 +227,7 @@ pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {
         && let Some((root, file)) = staged(&ctx, fd)
         && let Ok(journal) = Journal::lock(&root)
     {
-        let _ = journal.append(Op::Attributes, About { id: file.id, flags }, b"", b"");
+        let _ = journal.append(Op::Attributes, About { id: file.id, flags, ..About::default() }, b"", b"");
     }
     errno::set_errno(saved);
 }

@@ -2,6 +2,7 @@
 //! what it did.
 
 use super::answer::GONE;
+use super::began;
 use super::kernel::{self, Errno, SignalsBlocked};
 use super::order;
 use super::roots::Root;
@@ -29,6 +30,8 @@ pub struct About {
     pub id: u64,
     /// Bits of [`record::flag`].
     pub flags: u16,
+    /// What the PFS had at the name: [`monarch_abi::outputs::found`].
+    pub found: u64,
 }
 
 /// How often [`Journal::lock_soon`] tries, a millisecond apart.
@@ -127,13 +130,17 @@ impl<'r> Journal<'r> {
         };
         let seq = state.seq.load(Ordering::Acquire).wrapping_add(1);
         let node_news = state.node_news.load(Ordering::Acquire);
+        let pid = sys::pid();
         let header = Header {
             seq,
             node_news,
             id: about.id,
             flags: about.flags,
             time_ns: kernel::now_ns(),
-            pid: sys::pid(),
+            pid,
+            began_ticks: began::ticks(pid),
+            boot: state.boot.load(Ordering::Relaxed),
+            found: about.found,
             ..Header::default()
         };
         let record = record::write(out, header, op, a, b).ok_or(libc::ENAMETOOLONG)?;

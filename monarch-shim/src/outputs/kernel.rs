@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::found;
 use monarch_abi::raw_calls;
 use monarch_abi::scratch::BLOCK_BYTES;
 use monarch_guest::sys::{Fd, call};
@@ -40,6 +41,12 @@ pub fn read_link(path: &CStr) -> Result<PathBuffer, Errno> {
         Some(()) => Ok(text),
         None => Err(failed),
     }
+}
+
+/// What the PFS has at a name, as records tell it.
+pub fn found(st: &libc::stat64) -> u64 {
+    let mtime_ns = st.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(st.st_mtime_nsec);
+    found::thing(st.st_ino, st.st_size as u64, mtime_ns)
 }
 
 /// symlinkat(2).

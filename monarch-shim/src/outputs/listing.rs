@@ -247,7 +247,12 @@ fn merge_directory(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -
         let entry = tree::read(root, old.get())?;
         if matches!(tree::read(root, new.get())?, Entry::Nothing) {
             if let Entry::File(file) = &entry {
-                journal.append(Op::Rename, About { id: file.id, flags: flag::PARENT }, old.get(), new.get())?;
+                journal.append(
+                    Op::Rename,
+                    About { id: file.id, flags: flag::PARENT, ..About::default() },
+                    old.get(),
+                    new.get(),
+                )?;
             }
             return move_link(root, old.get(), new.get());
         }
@@ -272,9 +277,12 @@ fn note_moved(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -> Res
     each(dir.0, |name| {
         let (old, new) = (child(from, name.name)?, child(to, name.name)?);
         match tree::read(root, old.get())? {
-            Entry::File(file) => {
-                journal.append(Op::Rename, About { id: file.id, flags: flag::PARENT }, old.get(), new.get())
-            }
+            Entry::File(file) => journal.append(
+                Op::Rename,
+                About { id: file.id, flags: flag::PARENT, ..About::default() },
+                old.get(),
+                new.get(),
+            ),
             Entry::Directory | Entry::RemovedDir => note_moved(journal, root, old.get(), new.get()),
             _ => Ok(()),
         }

@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, GONE, Result};
 use super::barrier;
+use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -11,9 +12,10 @@ use super::open::is_written;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::{HeldParent, settle_parent};
+use super::whereabouts::HeldParent;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 
@@ -74,6 +76,8 @@ struct Removal {
     published: bool,
     /// Whether the removal has to wait for its turn.
     waits: bool,
+    /// What the PFS has at the name; not known where something is pending there.
+    found: u64,
 }
 
 impl Removal {
@@ -82,14 +86,17 @@ impl Removal {
         Ok(match entry {
             Entry::File(file) => {
                 may_change_directory(place)?;
-                Self { published: is_published(place, file), waits: true }
+                Self { published: is_published(place, file), waits: true, found: found::UNKNOWN }
             }
             Entry::Symlink(_) => {
                 may_change_directory(place)?;
                 // The agent may be making the link just now.
-                Self { published: true, waits: true }
+                Self { published: true, waits: true, found: found::UNKNOWN }
             }
-            _ => Self { published: true, waits: waits(place)? },
+            _ => {
+                let found = waits(place)?;
+                Self { published: true, waits: found.is_some(), found: found.unwrap_or(found::UNKNOWN) }
+            }
         })
     }
 }
@@ -152,7 +159,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     let whiteout = if known.waits && may_appear { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };
-        journal.append(Op::Unlink, About { id, flags }, place.rel(), b"")?;
+        journal.append(Op::Unlink, About { id, flags, found: known.found }, place.rel(), b"")?;
     }
     match whiteout {
         Some(link) => link.put(entry)?,
@@ -166,27 +173,28 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
 
 /// Whether the removal of a name that the PFS has waits for what is pending. Links to nothing are
 /// removed at once: programs use them as locks. Before one of several names of a file is removed,
-/// all that is pending is published: the other names tell how many there are.
-fn waits(place: &Place) -> Result<bool> {
+/// all that is pending is published: the other names tell how many there are. What the PFS has
+/// there, if it does.
+fn waits(place: &Place) -> Result<Option<u64>> {
     if !place.root.map.may_be_overtaken() || is_through(&place.root, place.name()) {
-        return Ok(false);
+        return Ok(None);
     }
     let mut path = place.on_pfs()?;
-    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(false) };
-    let Ok(own) = on_pfs(place) else { return Ok(false) };
+    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(None) };
+    let Ok(own) = on_pfs(place) else { return Ok(None) };
     let is_link = own.st_mode & libc::S_IFMT == libc::S_IFLNK;
     if is_dir(&own) || !is_link && st.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Ok(false);
+        return Ok(None);
     }
     // The kernel says why not.
     if may_change_directory(place).is_err() {
-        return Ok(false);
+        return Ok(None);
     }
     if own.st_nlink > 1 {
         barrier::wait_for_all(&place.root)?;
-        return Ok(false);
+        return Ok(None);
     }
-    Ok(true)
+    Ok(Some(kernel::found(&own)))
 }
 
 /// How often a directory that is to be removed is looked at without the lock of the journal, while
@@ -220,12 +228,17 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     place.is_dir_path = false;
     let mut looks = 1;
+    // Until the overlay says that the directory is removed.
+    let mut under_way = None;
     let journal = loop {
         let seen = root.state().seq.load(Ordering::Acquire);
         match entry_at(place)? {
             Entry::File(_) | Entry::Symlink(_) => return Err(libc::ENOTDIR),
             Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
             Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
+        }
+        if under_way.is_none() {
+            under_way = beside::removing(place);
         }
         let may_be_queued = root.map.may_be_overtaken();
         // Before the names, so that few calls of others fall between the look at them and the lock.
@@ -264,6 +277,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     // Something else has got the name meanwhile, or had it before: it is published first.
     let Ok(link) = tree::prepare_remove_dir(place) else {
         drop(journal);
+        drop(under_way);
         barrier::wait_for_all(&root)?;
         return Ok(Answer::Plain);
     };
@@ -272,8 +286,9 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     Ok(Answer::Done(()))
 }
 
-/// Before mkdir(2), mknod(2) and the like make a name.
-pub fn make(place: &mut Place) -> Result<Answer<()>> {
+/// Before mkdir(2), mknod(2) and the like make a name. `under_way`: to be kept until the plain call
+/// has ended.
+pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
     if is_quiet(&place.root) || place.rel().is_empty() {
         return Ok(Answer::Plain);
     }
@@ -282,13 +297,20 @@ pub fn make(place: &mut Place) -> Result<Answer<()>> {
     place.is_dir_path = is_dir_path;
     match entry {
         Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
-        Entry::Removed => unhide(place).map(|()| Answer::Plain),
+        Entry::Removed => {
+            unhide(place)?;
+            *under_way = beside::making(place);
+            Ok(Answer::Plain)
+        }
         Entry::RemovedDir => {
             barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         // Of a clean copy, too, the PFS says whether its file is still there.
-        Entry::Directory | Entry::Nothing | Entry::Clean(_) => Ok(Answer::Plain),
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => {
+            *under_way = beside::making(place);
+            Ok(Answer::Plain)
+        }
     }
 }
 
@@ -304,7 +326,8 @@ pub(super) fn unhide(place: &Place) -> Result<()> {
     }
     let journal = Journal::lock(root)?;
     if is_hidden()? {
-        journal.append(Op::Unlink, About { id: 0, flags: flag::PUBLISHED }, place.rel(), b"")?;
+        let about = About { flags: flag::PUBLISHED, ..About::default() };
+        journal.append(Op::Unlink, about, place.rel(), b"")?;
     }
     drop(journal);
     barrier::wait_for_all(root).map(drop)
@@ -333,14 +356,14 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
     Ok(on_pfs(place).is_err())
 }
 
-/// symlink(2).
-pub fn symlink(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
+/// symlink(2). `under_way`: as for [`make`].
+pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
     if is_quiet(&place.root) || place.rel().is_empty() || is_through(&place.root, place.name()) {
-        return make(place);
+        return make(place, under_way);
     }
     let answer = symlink_in_turn(place, target)?;
     if matches!(answer, Answer::Plain) {
-        settle_parent(place);
+        *under_way = beside::making(place);
     }
     Ok(answer)
 }
@@ -350,7 +373,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {
-        if matches!(make(place)?, Answer::Done(())) || !root.map.may_be_overtaken() {
+        if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() {
             return Ok(Answer::Plain);
         }
         if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {
@@ -379,7 +402,8 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     let mut text = monarch_abi::mem::PathBuffer::front();
     text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
     let link = tree::prepare(place, text.get())?;
-    journal.append(Op::Symlink, About::default(), place.rel(), target.to_bytes())?;
+    let about = About { found: found::NOTHING, ..About::default() };
+    journal.append(Op::Symlink, about, place.rel(), target.to_bytes())?;
     link.put(&entry)?;
     Ok(Answer::Done(()))
 }

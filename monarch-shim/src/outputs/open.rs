@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::beside;
 use super::create::{Create, Created, NOT_PASSED_ON, create, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
@@ -12,7 +13,6 @@ use super::names::unhide;
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::settle_parent;
 use core::ffi::c_int;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
@@ -89,15 +89,27 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                         forget_clean(place)?;
                         Ok(Answer::Plain)
                     }
-                    _ => {
-                        settle_parent(place);
-                        Ok(Answer::Plain)
-                    }
+                    _ if flags & libc::O_CREAT != 0 => make_through(place, how),
+                    _ => Ok(Answer::Plain),
                 };
             }
         }
     }
     through(place)
+}
+
+/// Makes a file of the PFS at once. Where its directory may be removed in the meantime, the call is
+/// made here; what is wrong with it, the plain call says.
+fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
+    if place.is_dir_path {
+        return Ok(Answer::Plain);
+    }
+    let Some(_under_way) = beside::making(place) else { return Ok(Answer::Plain) };
+    let mut path = place.on_pfs()?;
+    match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode) {
+        Err(e) if e != libc::EINTR => Ok(Answer::Plain),
+        made => made.map(Answer::Done),
+    }
 }
 
 /// Whether a directory of the overlay was left where the PFS has none any more, and is gone now.
@@ -205,7 +217,7 @@ pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
         return Ok(None);
     }
     let fd = open_data(root, file, flags)?;
-    let about = About { id: file.id, flags: descriptors::watch(fd.0) };
+    let about = About { id: file.id, flags: descriptors::watch(fd.0), ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     Ok(Some(fd))
 }
@@ -226,7 +238,8 @@ fn truncate(place: &mut Place, file: &Staged, how: Create) -> Result<Created> {
         return Ok(Created::Again);
     }
     let fd = open_data(root, file, how.flags)?;
-    let about = About { id: file.id, flags: flag::TRUNCATED | descriptors::watch(fd.0) };
+    let flags = flag::TRUNCATED | descriptors::watch(fd.0);
+    let about = About { id: file.id, flags, ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     kernel::truncate(fd.0, 0)?;
     descriptors::opened(fd.0);

@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
@@ -13,9 +14,10 @@ use super::open::{forget_clean, hold, is_written};
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
-use super::whereabouts::{HeldParent, settle_parent};
+use super::whereabouts::HeldParent;
 use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{self, Op, flag};
 use monarch_abi::outputs::through;
@@ -39,6 +41,8 @@ pub struct Target {
     place: Place,
     /// The staged file that had the name before, if it was open.
     held: Option<Held>,
+    /// Until the plain call has ended.
+    under_way: Option<UnderWay>,
 }
 
 /// A staged file that loses its name to a plain rename. While the descriptor is open, the agent
@@ -125,8 +129,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let target = Target::new(to, flags, Some(&from))?;
-    settle_parent(&target.place);
+    let mut target = Target::new(to, flags, Some(&from))?;
+    target.under_way = beside::making(&target.place);
     Ok((Answer::Plain, After::Move(from, target)))
 }
 
@@ -159,7 +163,9 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
     if matches!(entry_at(&mut to)?, Entry::Removed) {
         unhide(&to)?;
     }
-    Ok((Answer::Plain, After::Cross(None, Some(Target::new(to, flags, None)?))))
+    let mut target = Target::new(to, flags, None)?;
+    target.under_way = beside::making(&target.place);
+    Ok((Answer::Plain, After::Cross(None, Some(target))))
 }
 
 impl Target {
@@ -190,16 +196,17 @@ impl Target {
             let state = root.state();
             leave(&root)?;
             barrier::wait_until(&root, |_| !state.is_publishing(file.id));
-            return Ok(Self { place, held: Some(Held { file, fd }) });
+            return Ok(Self { place, held: Some(Held { file, fd }), under_way: None });
         }
-        Ok(Self { place, held: None })
+        Ok(Self { place, held: None, under_way: None })
     }
 
     /// After the rename. What had the name before is lost, as on the PFS. Without its data the
     /// agent forgets it, and removes nothing on the PFS: a record of its removal would have the
     /// agent remove the name. A rename that has failed leaves all as it was.
     fn end(&mut self, is_done: bool) -> Result<()> {
-        let Self { place, held } = self;
+        let Self { place, held, under_way } = self;
+        drop(under_way.take());
         if is_done && place.rel().is_empty() {
             barrier::wait_for_root(&place.root);
         }
@@ -221,7 +228,7 @@ impl Target {
         }
         if let Some(Held { file, fd: Some(fd) }) = held {
             drop(fd);
-            journal.append(Op::Close, About { id: file.id, flags: 0 }, b"", b"")?;
+            journal.append(Op::Close, About { id: file.id, ..About::default() }, b"", b"")?;
         }
         Ok(())
     }
@@ -321,7 +328,8 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     if !fits || record::len(from.rel().len(), what.get().len()).is_none() {
         return Ok(false);
     }
-    let append = || journal.append(Op::RenameLink, About { id: 0, flags: flag::PUBLISHED }, from.rel(), what.get());
+    let about = About { id: 0, flags: flag::PUBLISHED, found: found::NOTHING };
+    let append = || journal.append(Op::RenameLink, about, from.rel(), what.get());
     tree::make_parents(&root, to.rel())?;
     // Its link is that of a pending one, or a new one; the old name is hidden, as the agent may be
     // making the link there just now.
@@ -390,7 +398,13 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let is_last = root.state().is_last_closed(file.id);
     let may_appear = was_published || !is_last && !through::is_temporary(from.rel(), to.rel());
     let whiteout = if may_appear { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
-    journal.append(Op::Rename, About { id: file.id, flags }, from.rel(), to.rel())?;
+    let found = match &replaced {
+        // What is pending there is published before, or left out.
+        Entry::File(_) | Entry::Symlink(_) => found::UNKNOWN,
+        Entry::Removed => found::NOTHING,
+        _ => there.map_or(found::NOTHING, |st| kernel::found(&st)),
+    };
+    journal.append(Op::Rename, About { id: file.id, flags, found }, from.rel(), to.rel())?;
     tree::move_to(from, to, &replaced)?;
     if let Some(link) = whiteout {
         link.put(&Entry::Nothing)?;
@@ -446,7 +460,8 @@ fn moved_along(from: &Place, to: &Place) -> Result<()> {
     }
     // Files that have left the directory may have their part files there.
     if is_directory && from.root.state().pending.load(Ordering::Acquire) != 0 {
-        journal.append(Op::Rename, About { id: 0, flags: flag::PARENT }, from.rel(), to.rel())?;
+        let about = About { flags: flag::PARENT, ..About::default() };
+        journal.append(Op::Rename, about, from.rel(), to.rel())?;
     }
     Ok(())
 }

@@ -1,14 +1,12 @@
 //! Where what was opened below an output root lies by now, while others rename and remove
 //! directories.
 
-use super::barrier;
 use super::kernel::{self, Errno};
 use super::place::{Place, append_plain};
 use super::roots::{self, Root};
 use super::tree::{self, Entry};
 use crate::descriptor_path::path_even_if_removed;
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::sys::{self, Fd};
 
@@ -45,19 +43,6 @@ pub fn whereabouts(root: &Root, fd: c_int) -> Whereabouts {
             append_plain(&mut rel, rest).map_or(Whereabouts::Unknown, |()| Whereabouts::At(rel))
         }
         _ => Whereabouts::Outside,
-    }
-}
-
-/// Before a plain call makes a name: where the job has removed the directory since the call began,
-/// waits until that is published. Until then the PFS still has the directory.
-pub fn settle_parent(place: &Place) {
-    let root = &place.root;
-    if root.state().pending.load(Ordering::Acquire) != 0
-        && !place.parent().is_empty()
-        && matches!(tree::read(root, place.parent()), Ok(Entry::RemovedDir))
-    {
-        // (Where the PFS refuses that, it says so to the call.)
-        let _ = barrier::wait_for_all(root);
     }
 }
 

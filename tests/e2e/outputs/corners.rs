@@ -463,3 +463,30 @@ fn a_marker_for_which_the_tier_has_no_name_does_not_overtake_its_data() {
 fn a_pending_file_is_opened_again_though_the_tier_is_full() {
     on_a_full_tier("bytes", "size=64m");
 }
+
+/// A directory whose removal waits for its turn took a name that another process made at that
+/// moment by a call that goes to the PFS at once: both calls succeeded.
+#[test]
+fn a_directory_is_removed_or_gets_a_name_but_not_both() {
+    if !is_built() {
+        return;
+    }
+    let w = Outputs::plan(|plan| plan, |pfs| pfs.meta_latency(Duration::from_millis(1)));
+    w.slow_down(Drain::Slow);
+    let ended = w.start(&w.program("corners/beside.py").arg("120")).end().good();
+    let text = ended.text();
+    assert!(text.contains("## end") && text.contains("ends, both 0"), "{text}{}", ended.errors());
+}
+
+#[test]
+fn a_lock_of_a_writer_is_met_by_all_that_open_the_file() {
+    same(Outputs::new, "locks.py", &["of_a_writer", "of_a_writer_of_a_new_version"], &Drain::ALL, 2);
+    // Once it is published, a reader locks the clean copy.
+    same(Outputs::new, "locks.py", &["of_a_reader"], &[Drain::Held], 1);
+}
+
+#[test]
+#[ignore = "fails: a reader's lock is on the version that it reads, and a new one is another file"]
+fn a_lock_of_a_reader_is_met_by_the_writer_of_a_new_version() {
+    same(Outputs::new, "locks.py", &["of_a_reader_of_the_version_before"], &Drain::ALL, 2);
+}

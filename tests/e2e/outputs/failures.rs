@@ -25,7 +25,7 @@ fn published(w: &Outputs) -> Tree {
 }
 
 /// Part files and markers on the PFS.
-fn leftovers(w: &Outputs) -> Vec<String> {
+pub fn leftovers(w: &Outputs) -> Vec<String> {
     let all = tree(&w.published()).into_keys();
     all.filter(|path| is_own(path)).map(|path| path.display().to_string()).collect()
 }

@@ -39,10 +39,11 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
             libc::SYS_symlinkat => symlinked(path, y as c_int, z as *const c_char, call),
             libc::SYS_linkat => {
                 let flags = v as c_int;
-                if let Some(done) = outputs::link(fd, path2, third, path4, flags & libc::AT_SYMLINK_FOLLOW != 0) {
+                let (follow, mut _under_way) = (flags & libc::AT_SYMLINK_FOLLOW != 0, None);
+                if let Some(done) = outputs::link((fd, path2), (third, path4), follow, &mut _under_way) {
                     return Some(done);
                 }
-                linked(fd, path2, third, path4, flags & libc::AT_SYMLINK_FOLLOW != 0);
+                linked(fd, path2, third, path4, follow);
                 link_of(fd, path2, flags, at)
             }
             libc::SYS_truncate => {
@@ -121,7 +122,8 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
             libc::SYS_rmdir => removed_dir(path, call),
             libc::SYS_mkdir | libc::SYS_mknod => made(CWD, path, call),
             libc::SYS_link => {
-                if let Some(done) = outputs::link(CWD, path, CWD, path2, false) {
+                let mut _under_way = None;
+                if let Some(done) = outputs::link((CWD, path), (CWD, path2), false, &mut _under_way) {
                     return Some(done);
                 }
                 linked(CWD, path, CWD, path2, false);

@@ -2,6 +2,7 @@
 
 use super::{as_result, at_changed_path, changed_place};
 use crate::outputs::answer::{Answer, of_call};
+use crate::outputs::beside::UnderWay;
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::rename::{self as renames, After, Side};
 use crate::outputs::roots::Root;
@@ -54,17 +55,17 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     }
 }
 
-/// Before mkdir(2), mknod(2) and the like.
+/// Before mkdir(2), mknod(2) and the like. `under_way`: to be kept until the plain call has ended.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn make(dirfd: c_int, path: *const c_char) -> Option<c_int> {
+pub unsafe fn make(dirfd: c_int, path: *const c_char, under_way: &mut Option<UnderWay>) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
             peers::settle(place, false);
-            names::make(place).map(as_result)
+            names::make(place, under_way).map(as_result)
         })
     }
 }
@@ -82,33 +83,38 @@ pub unsafe fn was_removed(dirfd: c_int, path: *const c_char) -> bool {
     unsafe { at_changed_path(dirfd, path, false, false, removed) == Some(true) }
 }
 
-/// symlinkat(2).
+/// symlinkat(2). `under_way`: as for [`make`].
 ///
 /// # Safety
 /// As for [`user::path`], for both.
 #[inline(never)]
-pub unsafe fn symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
+pub unsafe fn symlink(
+    target: *const c_char,
+    dirfd: c_int,
+    path: *const c_char,
+    under_way: &mut Option<UnderWay>,
+) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
             let Some(text) = user::path(target) else { return Ok(Answer::Plain) };
             peers::settle(place, false);
-            names::symlink(place, CStr::from_ptr(text.as_ptr().cast())).map(as_result)
+            names::symlink(place, CStr::from_ptr(text.as_ptr().cast()), under_way).map(as_result)
         })
     }
 }
 
-/// Before link(2): the file that gets another name is published first.
+/// Before link(2): the file that gets another name is published first. `under_way`: as for
+/// [`make`].
 ///
 /// # Safety
 /// As for [`user::path`], for both.
 #[inline(never)]
 pub unsafe fn link(
-    from_fd: c_int,
-    from: *const c_char,
-    to_fd: c_int,
-    to: *const c_char,
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
     follow: bool,
+    under_way: &mut Option<UnderWay>,
 ) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
@@ -119,12 +125,12 @@ pub unsafe fn link(
         let first = at_changed_path(from_fd, from, follow, -1, work);
         match first {
             // What is wrong with the new name comes before that.
-            Some(-1) if errno::errno() == libc::EXDEV => make(to_fd, to).or_else(|| {
+            Some(-1) if errno::errno() == libc::EXDEV => make(to_fd, to, under_way).or_else(|| {
                 errno::set_errno(kernel::cross_link(to_fd, to));
                 Some(-1)
             }),
             Some(_) => first,
-            None => make(to_fd, to),
+            None => make(to_fd, to, under_way),
         }
     }
 }

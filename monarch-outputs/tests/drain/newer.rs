@@ -1,0 +1,146 @@
+//! What the PFS has got since the job wrote something, while there was no agent.
+
+use super::World;
+use monarch_outputs::recovery::{RecoverReport, recover};
+use monarch_outputs::target::doubles::Call;
+use rustix::io::Errno;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// A world whose agent publishes nothing any more.
+fn held() -> World {
+    let world = World::new();
+    let shim = world.shim();
+    for name in ["model", "old", "kept", "renamed"] {
+        shim.write(name, b"first");
+    }
+    world.drained();
+    world.fault(Call::Open, 0, u64::MAX, Errno::IO);
+    world
+}
+
+fn recovered(world: &mut World) -> RecoverReport {
+    world.crash();
+    world.faults.clear();
+    recover(&world.attached.staging, |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn content(world: &World, name: &str) -> Option<String> {
+    world.pfs().remove(name)
+}
+
+/// What lies in `kept`: names and contents.
+fn kept(world: &World) -> Vec<(String, String)> {
+    let all = monarch_outputs::kept::list(&world.attached.staging).unwrap();
+    let of = |kept: &monarch_outputs::kept::Kept| {
+        assert!(kept.is_older, "{kept:?}");
+        (kept.shown(), std::fs::read_to_string(&kept.path).unwrap())
+    };
+    all.iter().map(of).collect()
+}
+
+#[test]
+fn a_newer_file_is_not_replaced_by_what_was_pending() {
+    let mut world = held();
+    let shim = world.shim();
+    shim.write("model", b"second");
+    shim.write("new", b"pending");
+    shim.write("tmp", b"renamed");
+    shim.rename("tmp", "renamed");
+    shim.write("after", b"others go on");
+    for name in ["model", "new", "renamed"] {
+        std::fs::write(world.root().join(name), "newer").unwrap();
+    }
+    let report = recovered(&mut world);
+    for name in ["model", "new", "renamed"] {
+        assert_eq!(content(&world, name).as_deref(), Some("newer"), "{name}");
+    }
+    assert_eq!(content(&world, "after").as_deref(), Some("others go on"));
+    let pairs = [("model", "second"), ("new", "pending"), ("renamed", "renamed")];
+    assert_eq!(kept(&world), pairs.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    assert!(!report.is_done);
+    let whys: Vec<_> = report.rest.entries.iter().filter_map(|entry| entry.why.clone()).collect();
+    assert_eq!(whys.len(), 3);
+    assert!(whys.iter().all(|why| why.contains("newer") && why.contains("kept/")), "{whys:?}");
+    // Once more: nothing changes.
+    let report = recover(&world.attached.staging, |_| ControlFlow::Continue(())).unwrap();
+    assert!(!report.is_done && kept(&world).len() == 3);
+    assert_eq!(content(&world, "model").as_deref(), Some("newer"));
+    // A person has decided.
+    std::fs::remove_dir_all(world.attached.staging.join("kept")).unwrap();
+    assert!(recover(&world.attached.staging, |_| ControlFlow::Continue(())).unwrap().is_done);
+    assert!(!world.pfs().keys().any(|name| name.contains("monarch")), "{:?}", world.pfs());
+}
+
+#[test]
+fn a_newer_file_is_not_removed_by_what_was_pending() {
+    let mut world = held();
+    let shim = world.shim();
+    shim.write("first", b"so that removals wait");
+    shim.unlink("old");
+    shim.unlink("kept");
+    shim.symlink("link", "model");
+    std::fs::write(world.root().join("kept"), "newer").unwrap();
+    std::fs::write(world.root().join("link"), "newer").unwrap();
+    let report = recovered(&mut world);
+    assert_eq!(content(&world, "old"), None);
+    assert_eq!(content(&world, "kept").as_deref(), Some("newer"));
+    assert_eq!(content(&world, "link").as_deref(), Some("newer"));
+    assert!(report.is_done, "{report:?}");
+}
+
+#[test]
+fn versions_that_were_published_from_here_are_not_taken_for_newer_ones() {
+    for is_cut in [false, true] {
+        let mut world = held();
+        let shim = world.shim();
+        // Opened while another version is pending, which is published then: the PFS has not what
+        // it had when the file was opened.
+        shim.write("model", b"second");
+        shim.write("between", b"x");
+        let open = shim.create("model2");
+        shim.rename("model2", "model");
+        world.faults.clear();
+        while content(&world, "between").is_none() {
+            std::thread::yield_now();
+        }
+        world.fault(Call::Open, 0, u64::MAX, Errno::IO);
+        if is_cut {
+            let long = "n".repeat(240);
+            let other = shim.create(&long);
+            let cuts = shim.state().generation.load(Ordering::Acquire);
+            while shim.state().generation.load(Ordering::Acquire) == cuts {
+                shim.chmod(&long, 0o600);
+            }
+            drop(other);
+        }
+        std::fs::write(shim.data(&open.staged), "third").unwrap();
+        shim.close(open);
+        shim.write("model", b"fourth");
+        let report = recovered(&mut world);
+        assert!(report.is_done, "cut: {is_cut}, {report:?}");
+        assert_eq!(content(&world, "model").as_deref(), Some("fourth"));
+    }
+}
+
+#[test]
+fn an_agent_replaces_what_others_have_written_unless_calls_of_the_job_went_past_it() {
+    for is_overtaken in [false, true] {
+        let mut world = held();
+        let shim = world.shim();
+        shim.write("model", b"second");
+        world.crash();
+        std::fs::write(world.root().join("model"), "newer").unwrap();
+        shim.state().is_overtaken.store(u32::from(is_overtaken), Ordering::Release);
+        world.faults.clear();
+        world.restart();
+        let began = std::time::Instant::now();
+        while shim.staged("model").is_some() {
+            assert!(began.elapsed().as_secs() < 60);
+            std::thread::yield_now();
+        }
+        let (text, count) = if is_overtaken { ("newer", 1) } else { ("second", 0) };
+        assert_eq!(content(&world, "model").as_deref(), Some(text));
+        assert_eq!(kept(&world).len(), count);
+    }
+}
