@@ -31,6 +31,7 @@
 //! | [`changes`] | what the job changes below a root |
 //! | [`foreign_changes`] | reports of changes where the control block cannot be opened |
 //! | [`outputs`] | what the job writes below output roots |
+//! | [`walk`](mod@walk) | ftw and nftw, by calls that hooks answer |
 //! | [`dirs`] | virtual directory streams |
 //! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
@@ -67,6 +68,7 @@ pub mod serve;
 pub mod shell;
 pub mod small;
 pub mod symbols;
+pub mod walk;
 pub mod weights;
 pub mod whole;
 

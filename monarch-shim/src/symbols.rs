@@ -26,7 +26,7 @@ symbols! {
     read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
     mmap mmap64 posix_fadvise posix_fadvise64 readahead fdopen sendfile sendfile64
     close fclose close_range closefrom _exit _Exit quick_exit msync fdopendir
-    execve execv execvp execvpe execveat posix_spawn posix_spawnp
+    execve execv execvp execvpe execveat execl execle execlp posix_spawn posix_spawnp dlopen dlmopen
     realpath __realpath_chk canonicalize_file_name
     dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl
     statfs statfs64 statvfs statvfs64 pathconf
@@ -37,6 +37,8 @@ symbols! {
     access faccessat euidaccess eaccess
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
+    ftw ftw64 nftw nftw64 fts_open fts64_open fts_read fts64_read fts_children fts64_children glob glob64 wordexp
+    inotify_add_watch fanotify_mark ftok setmntent
     getxattr listxattr lgetxattr llistxattr fgetxattr flistxattr
     readlink readlinkat __readlink_chk __readlinkat_chk
     // changes
@@ -46,10 +48,11 @@ symbols! {
     utime utimes lutimes futimes futimesat utimensat futimens
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
+    bind connect
     updwtmp updwtmpx utmpname utmpxname posix_spawn_file_actions_addopen fexecve
     // user, working directory, mounts, memory
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
-    fork vfork chdir fchdir syscall capset
+    fork vfork chdir fchdir getcwd __getcwd_chk getwd __getwd_chk get_current_dir_name syscall capset
     chroot setns unshare mount move_mount umount umount2
     munmap mprotect pkey_mprotect mremap madvise posix_madvise shmat shmdt brk sbrk prctl
     // looked up only

@@ -48,7 +48,10 @@ const FAMILIES: &[Family] = &[
             ["opendir", "readdir", "closedir", "rewinddir", "telldir", "seekdir", "dirfd", "getdirentries", "getdents"];
         parts.iter().any(|p| n.contains(p)) || n.starts_with("scandir")
     }),
-    ("walks", |n| n.starts_with("glob") || n.starts_with("fts") || n.contains("ftw")),
+    ("walks", |n| n.starts_with("glob") || n.starts_with("fts") || n.contains("ftw") || n.starts_with("word")),
+    ("watches", |n| ["inotify_add_watch", "fanotify_mark", "ftok", "setmntent"].contains(&n)),
+    ("libraries", |n| ["dlopen", "dlmopen"].contains(&n)),
+    ("sockets", |n| ["bind", "connect"].contains(&n)),
     ("names", |n| {
         let parts = ["rename", "unlink", "rmdir", "mkdir", "symlink", "mknod", "mkfifo"];
         parts.iter().any(|p| n.starts_with(p)) || ["remove", "link", "linkat"].contains(&n)
@@ -60,7 +63,21 @@ const FAMILIES: &[Family] = &[
     ("temporary files", |n| (n.starts_with("mk") && n.contains("temp")) || n.starts_with("tmp") || n == "tempnam"),
     ("reads", |n| ["read", "pread", "readv", "preadv"].contains(&n)),
     ("places", |n| {
-        ["chdir", "fchdir", "chroot", "setns", "unshare", "pivot_root", "mount", "move_mount", "umount"].contains(&n)
+        [
+            "chdir",
+            "fchdir",
+            "getcwd",
+            "getwd",
+            "get_current_dir_name",
+            "chroot",
+            "setns",
+            "unshare",
+            "pivot_root",
+            "mount",
+            "move_mount",
+            "umount",
+        ]
+        .contains(&n)
             || (n.starts_with("posix_spawn_file_actions_add") && (n.ends_with("open") || n.ends_with("dir")))
     }),
     ("rights", |n| {
@@ -94,13 +111,11 @@ const FAMILIES: &[Family] = &[
     }),
 ];
 
-const INSIDE: &str = "walks inside the C library, with calls that nobody can interpose: the kernel answers";
-/// They change the working directory past the shim, which asks for it where it matters.
-const WALKS: &str = "walks inside libc; the working directory is asked for";
+/// It changes the working directory past the shim, which asks for it where it matters.
+const CLOSES: &str = "closes inside libc; the working directory is asked for";
 const REAL: &str = "descriptors are the kernel's own";
 const WRITTEN: &str = "the descriptor was opened for writing, which was seen";
 const NAME_ONLY: &str = "makes up a name, no file";
-const VARIADIC: &str = "has no fixed number of arguments; a program that is not published yet is not found";
 const ENDS: &str = "the destructor of the preload library runs then, or the agent finds out";
 const RESERVED: &str = "a name reserved for the C library, which programs are not compiled to";
 
@@ -126,6 +141,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__mprotect", RESERVED),
     ("__madvise", RESERVED),
     ("__ioctl", RESERVED),
+    ("__connect", RESERVED),
+    ("__setmntent", RESERVED),
     ("process_madvise", "takes no advice after which memory cannot be read"),
     ("remap_file_pages", "what could be read can be read afterwards"),
     ("open_tree", "mounts, not files"),
@@ -133,25 +150,14 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("getdirentries", REAL),
     ("getdirentries64", REAL),
     ("getdents64", REAL),
-    ("glob", INSIDE),
-    ("glob64", INSIDE),
     ("glob_pattern_p", "about text"),
     ("globfree", "frees memory"),
     ("globfree64", "frees memory"),
-    ("ftw", INSIDE),
-    ("ftw64", INSIDE),
-    ("nftw", WALKS),
-    ("nftw64", WALKS),
-    ("fts_open", WALKS),
-    ("fts64_open", WALKS),
-    ("fts_read", INSIDE),
-    ("fts_children", INSIDE),
-    ("fts_set", INSIDE),
-    ("fts_close", INSIDE),
-    ("fts64_read", INSIDE),
-    ("fts64_children", INSIDE),
-    ("fts64_set", INSIDE),
-    ("fts64_close", INSIDE),
+    ("fts_set", "about an entry that was given"),
+    ("fts_close", CLOSES),
+    ("fts64_set", "about an entry that was given"),
+    ("fts64_close", CLOSES),
+    ("wordfree", "frees memory"),
     ("ftruncate", WRITTEN),
     ("ftruncate64", WRITTEN),
     ("fallocate", WRITTEN),
@@ -171,9 +177,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__fork", RESERVED),
     ("__vfork", RESERVED),
     ("forkpty", "its child keeps no working directory"),
-    ("execl", VARIADIC),
-    ("execle", VARIADIC),
-    ("execlp", VARIADIC),
     ("exit", ENDS),
     ("_IO_fclose", RESERVED),
     ("fcloseall", ENDS),

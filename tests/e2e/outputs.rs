@@ -6,6 +6,7 @@
 //! | `replays.rs` | the calls of frameworks and tools, direct against staged |
 //! | `raw_calls.rs` | changes by system calls that no preload library sees, with `run.raw_calls` |
 //! | `closing.rs` | every way in which a file loses its last writer |
+//! | `inside.rs` | names that the C library and the kernel look for past all hooks |
 //! | `corners.rs` | names that are renamed over while written, no descriptor left, stale copies |
 //! | `order.rs` | what a reader of the PFS sees while checkpoints are published |
 //! | `journal.rs` | the journal of a long job, and what is older than the PFS in the end |
@@ -17,6 +18,8 @@ mod closing;
 mod corners;
 #[path = "outputs/failures.rs"]
 mod failures;
+#[path = "outputs/inside.rs"]
+mod inside;
 #[path = "outputs/journal.rs"]
 mod journal;
 #[path = "outputs/order.rs"]

@@ -7,23 +7,31 @@
 // process of its own, so that it is the first one there: whatever is looked up and mapped then is in the figure.
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <ftw.h>
+#include <glob.h>
 #include <grp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -107,6 +115,28 @@ static void change_root(void) { chroot("/"); stat(a, &st); }
 static void duplicate(void) { close(dup(fd)); fcntl(fd, F_GETFL); }
 static void locks(void) { flock(fd, LOCK_SH); }
 static void ioctls(void) { int n; ioctl(fd, _IOR('f', 1, long), &n); }
+static int visit(const char *p, const struct stat *s, int kind, struct FTW *w) { (void)p; (void)s; (void)kind; (void)w; return 0; }
+static void walk(void) { nftw(dir, visit, 4, FTW_PHYS); }
+static void globbing(void) { char p[4200]; glob_t g; snprintf(p, sizeof p, "%s/*", dir); glob(p, 0, 0, &g); globfree(&g); }
+static void entries(void) { char *p[] = {dir, 0}; FTS *t = fts_open(p, FTS_PHYSICAL, 0); while (fts_read(t)) {} fts_close(t); }
+static void load(void) { dlopen(a, RTLD_NOW); dlopen("libnone.so", RTLD_NOW); }
+static void sockets(void) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  snprintf(at.sun_path, sizeof at.sun_path, "%.100s", a);
+  int s = socket(AF_UNIX, SOCK_STREAM, 0);
+  bind(s, (struct sockaddr *)&at, sizeof at);
+  connect(s, (struct sockaddr *)&at, sizeof at);
+}
+static void watching(void) { inotify_add_watch(inotify_init(), a, IN_MODIFY); ftok(a, 1); }
+static void execute(void) { char *argv[] = {a, 0}; execv(a, argv); execl(a, a, (char *)0); execlp(a, a, (char *)0); }
+static void spawning(void) {
+  char *argv[] = {a, 0};
+  posix_spawn_file_actions_t actions;
+  pid_t p;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 5, b, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  posix_spawn(&p, missing, &actions, 0, argv, 0);
+}
 static void fork_(void) { pid_t p = fork(); if (p == 0) { stat(a, &st); _exit(0); } waitpid(p, 0, 0); }
 
 static const struct { const char *name; void (*call)(void); } calls[] = {
@@ -118,6 +148,7 @@ static const struct { const char *name; void (*call)(void); } calls[] = {
   CALL(rename_dir), CALL(mkdir_), CALL(links), CALL(truncate_), CALL(chmod_), CALL(chmod_dir), CALL(fchmod_), CALL(chown_), CALL(times),
   CALL(xattrs), CALL(streams), CALL(streams_write), CALL(reopen_write), CALL(reopen_number), CALL(temporary), CALL(raw), CALL(who),
   CALL(where), CALL(mounts), CALL(change_root), CALL(duplicate), CALL(locks), CALL(ioctls), CALL(fork_),
+  CALL(walk), CALL(globbing), CALL(entries), CALL(load), CALL(sockets), CALL(watching), CALL(execute), CALL(spawning),
 };
 enum { CALLS = sizeof calls / sizeof *calls };
 

@@ -4,7 +4,7 @@
 use super::{before_change, behind, enter_change, hook, pfs_path_of};
 use crate::changes::{OpenFile, Target, descriptor_changes, file_changes, hide_below, hide_below_open};
 use crate::foreign_changes;
-use crate::outputs;
+use crate::outputs::{self, Subject};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::outputs::record::flag;
@@ -190,6 +190,8 @@ pub(super) unsafe fn utimensat_any(
 
 /// The C library is about to open a file for writing: `call` gets the path that it is to open.
 unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: passed on.
+    unsafe { outputs::publish(CWD, path, Subject::File) };
     // SAFETY: passed on.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
         // SAFETY: passed on.

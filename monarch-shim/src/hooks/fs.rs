@@ -5,6 +5,7 @@ use super::close::synced;
 use super::{before_change, enter_change, hook};
 use crate::changes::name_changes;
 use crate::identity::{copy_of_fd, is_current, path_if_there};
+use crate::outputs::{self, Subject};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::{dev_t, mode_t};
 use monarch_guest::ctx;
@@ -82,6 +83,18 @@ pub(super) unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) ->
     file
 }
 
+/// Makes a handle by `call`. Of a file that is pending, as a process has it open, there is none.
+pub(super) unsafe fn handled(fd: c_int, path: *const c_char, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let result = call();
+    let flags = if flags & libc::AT_SYMLINK_FOLLOW == 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    // SAFETY: passed on.
+    let is_pending = || unsafe { outputs::access(fd, path, libc::F_OK, flags) } == Some(0);
+    if result < 0 && errno::errno() == libc::ENOENT && is_pending() {
+        errno::set_errno(libc::EOPNOTSUPP);
+    }
+    result
+}
+
 unsafe fn makes(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
     unsafe {
@@ -157,9 +170,10 @@ hook! { next;
         opened_by_handle(next(mount, handle, flags), flags)
     }
     fn name_to_handle_at(fd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
+        if let Some(refused) = outputs::publish(fd, path, Subject::File) { return refused; }
         match named_copy(fd, path, flags) {
             Some(file) => next(file.0, c"".as_ptr(), handle, mount, flags & !libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH),
-            None => next(fd, path, handle, mount, flags),
+            None => handled(fd, path, flags, || next(fd, path, handle, mount, flags)),
         }
     }
     fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int {

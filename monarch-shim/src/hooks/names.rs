@@ -310,6 +310,10 @@ hook! { next;
         outputs::temporary(template, suffix, flags).unwrap_or_else(|| created(next(template, suffix, flags)))
     }
     fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        // (The name is another one, in the same directory.)
+        if outputs::make(CWD, template).is_some_and(|_| errno::errno() != libc::EEXIST) {
+            return core::ptr::null_mut();
+        }
         let made = next(template);
         if !made.is_null() { name(CWD, made); }
         made

@@ -18,8 +18,30 @@ pub(super) fn moved(result: c_int) -> c_int {
 /// chdir(2): a file that is pending is no directory, and what the job has removed is not there.
 pub(super) unsafe fn to_directory(path: *const c_char, next: impl FnOnce(*const c_char) -> c_int) -> c_int {
     // SAFETY: passed on.
+    moved(unsafe { in_place_of(path, next) })
+}
+
+/// `call` gets what the job has of a name that is pending: no directory, or nothing.
+unsafe fn in_place_of<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: passed on.
     let mut other = unsafe { crate::outputs::data_of(path, true) };
-    moved(next(other.as_mut().and_then(|p| p.c_str()).map_or(path, core::ffi::CStr::as_ptr)))
+    call(other.as_mut().and_then(|p| p.c_str()).map_or(path, core::ffi::CStr::as_ptr))
+}
+
+/// The working directory as the C library gives it, if the job has not removed it. `out` is where
+/// it was to be written; null: the C library has allocated it.
+unsafe fn still_there(dir: *mut c_char, out: *mut c_char) -> *mut c_char {
+    // SAFETY: a path of the C library.
+    unsafe {
+        if dir.is_null() || !crate::outputs::is_pending() || !crate::outputs::is_removed(dir) {
+            return dir;
+        }
+        if out.is_null() {
+            libc::free(dir.cast());
+        }
+    }
+    errno::set_errno(libc::ENOENT);
+    core::ptr::null_mut()
 }
 
 pub(super) fn remounted(result: c_int) -> c_int {
@@ -181,7 +203,14 @@ hook! { next;
     }
     fn chdir(path: *const c_char) -> c_int { to_directory(path, |path| next(path)) }
     fn fchdir(fd: c_int) -> c_int { moved(next(fd)) }
-    fn chroot(path: *const c_char) -> c_int { remounted(next(path)) }
+    fn getcwd(out: *mut c_char, room: size_t) -> *mut c_char { still_there(next(out, room), out) }
+    fn __getcwd_chk(out: *mut c_char, room: size_t, len: size_t) -> *mut c_char {
+        still_there(next(out, room, len), out)
+    }
+    fn __getwd_chk(out: *mut c_char, len: size_t) -> *mut c_char { still_there(next(out, len), out) }
+    fn getwd(out: *mut c_char) -> *mut c_char { still_there(next(out), out) }
+    fn get_current_dir_name() -> *mut c_char { still_there(next(), core::ptr::null_mut()) }
+    fn chroot(path: *const c_char) -> c_int { remounted(in_place_of(path, |path| next(path))) }
     fn setns(fd: c_int, kind: c_int) -> c_int { entered(next(fd, kind)) }
     fn capset(header: *mut c_void, data: *const c_void) -> c_int { thread_became(next(header, data)) }
     fn unshare(flags: c_int) -> c_int { entered(next(flags)) }

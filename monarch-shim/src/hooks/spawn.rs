@@ -3,13 +3,18 @@
 //! Nothing of the shim runs in the child before it executes its program. So the shim looks at what
 //! is opened when the action is added. Where the name of a descriptor will lead, after the actions
 //! before it, is known to the child only: when such a name is to be opened for writing, all copies
-//! that the process has open are moved to the PFS, and their files are taken for changed. Below an
-//! output root the child opens what the PFS has: what is pending is published first.
+//! that the process has open are moved to the PFS, and their files are taken for changed. Files
+//! below an output root: see `actions`.
+
+mod actions;
+
+pub(super) use actions::Spawning;
 
 use super::{enter_change, hook, pfs_path_of};
 use crate::changes::{Target, bypass, file_changes, name_changes};
 use crate::descriptor_names::{change_behind_copy, may_name_descriptor};
 use crate::foreign_changes;
+use crate::next::is_glibc;
 use crate::outputs;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -104,7 +109,8 @@ fn leave_no_copies(ctx: &Ctx, actions: usize) {
 
 hook! { next;
     fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        if let Some(-1) = outputs::settle_for_child(path, flags) {
+        // Of other C libraries nothing is known when the child is made.
+        if !is_glibc() && outputs::settle_for_child(path, flags).is_some() {
             return errno::errno();
         }
         let mut instead = opens(actions as usize, path, flags);

@@ -18,9 +18,15 @@ use monarch_abi::outputs::record::{Op, flag};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::errno;
 
-/// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file.
-pub fn set(place: &mut Place, follow: bool, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
-    change(place, follow, 0, call)
+/// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file;
+/// where a link that is not published leads to another file, by `on_pfs`.
+pub fn set(
+    place: &mut Place,
+    follow: bool,
+    call: impl FnOnce(&CStr) -> c_int,
+    on_pfs: impl FnOnce(&CStr) -> c_int,
+) -> Result<Answer<c_int>> {
+    change(place, follow, 0, call, on_pfs)
 }
 
 /// Sets an extended attribute of a pending file by `call`, on its part file first: what the PFS
@@ -31,7 +37,7 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
         Found::Entry(Entry::File(file)) => set_on_part(place, &file, &call)?,
         _ => false,
     };
-    match change(place, follow, flag::EXTENDED, &call) {
+    match change(place, follow, flag::EXTENDED, &call, &call) {
         // It was published meanwhile, with what was just set or by a copy without.
         Ok(Answer::Plain) if is_set => {
             let mut path = place.on_pfs()?;
@@ -75,7 +81,13 @@ pub fn part(place: &Place, file: &Staged) -> Result<Absolute> {
     Ok(part)
 }
 
-fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) -> c_int) -> Result<Answer<c_int>> {
+fn change(
+    place: &mut Place,
+    follow: bool,
+    flags: u16,
+    call: impl FnOnce(&CStr) -> c_int,
+    on_pfs: impl FnOnce(&CStr) -> c_int,
+) -> Result<Answer<c_int>> {
     let file = match lookup(place, follow)? {
         Found::Entry(Entry::File(file)) => file,
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
@@ -94,7 +106,7 @@ fn change(place: &mut Place, follow: bool, flags: u16, call: impl FnOnce(&CStr) 
             return Ok(Answer::Plain);
         }
         Found::Entry(_) => return Ok(Answer::Plain),
-        Found::Elsewhere(mut path) => return done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?)),
+        Found::Elsewhere(mut path) => return done(on_pfs(path.c_str().ok_or(libc::ENAMETOOLONG)?)),
     };
     let root = place.root;
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;

@@ -4,19 +4,26 @@
 //! Each answers `None` where the call is to be made as it is.
 
 mod directories;
+mod inside;
 mod looking;
 mod naming;
 mod opening;
+mod programs;
 mod setting;
 
 pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced, synced_memory};
+pub use inside::{
+    Subject, connect, has_roots, is_pending, is_removed, may_differ, may_walk_over, publish, publish_all,
+};
 pub use looking::{access, data_of, file_system, missed, part_of, read_link, real_path, stat, statx};
 pub use naming::{link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};
 pub use opening::{is_staged, open, settle_for_child, temporary, truncate};
+pub use programs::{own_environment, publish_library, publish_program, publish_searched};
 pub use setting::{set_attributes, set_extended, set_extended_open};
 
 use super::answer::{Answer, Result, of_call};
 use super::place::Place;
+use super::whereabouts::settle_links_above;
 use super::{descriptors, listing, roots};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
 use core::ffi::{c_char, c_int};
@@ -80,7 +87,21 @@ unsafe fn answer_change<T>(
 ) -> Option<T> {
     // SAFETY: by contract.
     let bytes = unsafe { user::path(path)? };
-    of_call(|| changed_place(ctx, dirfd, bytes, follow).map(|mut place| work(&mut place)), failed)
+    let changed = |mut place: Place| match work(&mut place) {
+        Ok(Answer::Plain) => settle_links(ctx, dirfd, bytes).map(|()| Answer::Plain),
+        answer => answer,
+    };
+    of_call(|| changed_place(ctx, dirfd, bytes, follow).map(changed), failed)
+}
+
+/// Before a plain call that changes something at a path.
+fn settle_links(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<()> {
+    if roots::any_pending(ctx)
+        && let Some(place) = Place::find(ctx, dirfd, path)
+    {
+        settle_links_above(&place)?;
+    }
+    Ok(())
 }
 
 /// The place that a path names which is about to be changed.

@@ -165,15 +165,25 @@ pub fn has_pending_names(place: &Place) -> Result<bool> {
 
 /// Whether anything is pending below a directory.
 pub fn has_pending(root: &Root, dir: &[u8]) -> Result<bool> {
+    has_name(root, dir, |entry, rel| match entry {
+        Entry::Directory => has_pending(root, rel),
+        entry => Ok(entry.is_pending()),
+    })
+}
+
+/// Whether a name of a directory is pending.
+pub fn has_pending_names(root: &Root, dir: &[u8]) -> Result<bool> {
+    has_name(root, dir, |entry, _| Ok(entry.is_pending()))
+}
+
+/// Whether the overlay has a name in a directory that is looked for.
+fn has_name(root: &Root, dir: &[u8], is_it: impl Fn(Entry, &[u8]) -> Result<bool>) -> Result<bool> {
     let Ok(open) = open_dir(root.in_tree(dir)) else { return Ok(false) };
     let mut has = false;
     each(open.0, |name| {
         if !has {
             let rel = child(dir, name.name)?;
-            has = match tree::read(root, rel.get())? {
-                Entry::Directory => has_pending(root, rel.get())?,
-                entry => entry.is_pending(),
-            };
+            has = is_it(tree::read(root, rel.get())?, rel.get())?;
         }
         Ok(())
     })?;

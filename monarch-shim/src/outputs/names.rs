@@ -449,10 +449,11 @@ pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
     }
     match lookup(place, follow)? {
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        Found::Entry(Entry::File(_) | Entry::Symlink(_)) => {
+        // (Or a link on the way is not published.)
+        Found::Entry(Entry::File(_) | Entry::Symlink(_)) | Found::Elsewhere(_) => {
             barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
-        _ => Ok(Answer::Plain),
+        Found::Entry(_) => Ok(Answer::Plain),
     }
 }

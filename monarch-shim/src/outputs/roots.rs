@@ -65,6 +65,14 @@ impl Root {
         self.ctx.map.str(&self.output.staging)
     }
 
+    /// The device of its directory.
+    pub fn dev(&self) -> u64 {
+        match self.state().root_dev.load(Ordering::Relaxed) {
+            0 => self.output.dev.load(Ordering::Relaxed),
+            dev => dev,
+        }
+    }
+
     /// Its counters.
     pub fn state(&self) -> &'static State {
         self.map.state

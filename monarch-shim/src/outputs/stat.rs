@@ -21,6 +21,8 @@ pub enum Subject {
     Staged(Staged, Absolute),
     /// What lies at this path, as it is.
     At(Absolute),
+    /// A link that is not published, at this path in the overlay, and the device of its root.
+    Link(Absolute, u64),
     /// A directory of the PFS at this path, in which the job has last changed names at this time.
     Changed(Absolute, Time),
 }
@@ -39,7 +41,7 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
             let path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
             Answer::Done(Subject::Staged(file, path))
         }
-        Found::Entry(Entry::Symlink(_)) => Answer::Done(Subject::At(place.in_tree()?)),
+        Found::Entry(Entry::Symlink(_)) => Answer::Done(Subject::Link(place.in_tree()?, place.root.dev())),
     })
 }
 
@@ -71,11 +73,13 @@ pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
         }
         Answer::Done(Subject::At(mut path)) => {
             let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-            let mut st = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)?;
-            if st.st_mode & libc::S_IFMT == libc::S_IFLNK {
-                // The text of a link of the overlay has a letter in front.
-                st.st_size -= 1;
-            }
+            Answer::Done(kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)?)
+        }
+        Answer::Done(Subject::Link(mut path, dev)) => {
+            let mut st = kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+            // Its text has a letter in front.
+            st.st_size -= 1;
+            st.st_dev = dev;
             Answer::Done(st)
         }
     })
@@ -141,6 +145,13 @@ pub fn translate_open_x(fd: c_int, st: &mut libc::statx) {
         translate_x(&file, st);
     }
     errno::set_errno(saved);
+}
+
+/// What statx says of a link of the overlay.
+pub fn translate_link_x(st: &mut libc::statx, dev: u64) {
+    st.stx_size = st.stx_size.saturating_sub(1);
+    st.stx_dev_major = sys::major(dev);
+    st.stx_dev_minor = sys::minor(dev);
 }
 
 /// [`translate`] for statx.

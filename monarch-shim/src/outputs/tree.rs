@@ -89,7 +89,15 @@ pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
     }
     let ends = above.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(end, _)| end).chain([above.len()]);
     for end in ends {
-        dir_times::make(root, above.get(..end).unwrap_or_default())?;
+        let dir = above.get(..end).unwrap_or_default();
+        dir_times::make(root, dir)?;
+        let entry = read(root, dir)?;
+        // The file of a clean copy was removed by others, and its name is a directory's by now.
+        if let (Entry::Clean(clean), Some(place)) = (&entry, Place::at(*root, dir)) {
+            forget(&place, &entry)?;
+            drop_data(root, &clean.file);
+            dir_times::make(root, dir)?;
+        }
     }
     Ok(())
 }

@@ -46,6 +46,24 @@ pub fn whereabouts(root: &Root, fd: c_int) -> Whereabouts {
     }
 }
 
+/// Before a plain call about a name: where a link leads there that is not published, waits until it
+/// is.
+pub fn settle_links_above(place: &Place) -> Result<(), Errno> {
+    let (root, rel) = (&place.root, place.rel());
+    if root.state().pending.load(Ordering::Acquire) == 0
+        || place.parent().is_empty()
+        || tree::has_dir(root, place.parent())
+    {
+        return Ok(());
+    }
+    for (end, _) in rel.iter().enumerate().filter(|(_, c)| **c == b'/') {
+        if matches!(tree::read(root, rel.get(..end).unwrap_or_default())?, Entry::Symlink(_)) {
+            return barrier::wait_for_all(root).map(drop);
+        }
+    }
+    Ok(())
+}
+
 /// The directory of a name that is about to be made, open since before it is looked at.
 pub struct HeldParent(Option<Fd>);
 

@@ -1,7 +1,7 @@
-//! Calls by number that ask about a name, where it is pending below an output root. About data
-//! sets the kernel is asked.
+//! Calls by number that ask about a name, or do something with what has it, where it is pending
+//! below an output root. About data sets the kernel is asked.
 
-use crate::hooks::fs;
+use crate::hooks::{exec, fs, sockets, watch};
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
 
@@ -28,9 +28,27 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
             libc::SYS_access => outputs::access(CWD, path, y as c_int, 0),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_readlink => read_link(CWD, path, y, z),
-            _ => None,
+            _ => used(n, a, raw),
         }
     }
+}
+
+/// What the kernel does with names: executing programs, watching, sockets.
+#[inline(never)]
+unsafe fn used(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, u, ..] = a;
+    let (path, path2, call) = (x as *const c_char, y as *const c_char, || raw(a));
+    // SAFETY: the contract of the system call.
+    Some(unsafe {
+        match n {
+            libc::SYS_execve => exec::executed(CWD, path, z as *const _, call),
+            libc::SYS_execveat => exec::executed(x as c_int, path2, u as *const _, call),
+            libc::SYS_bind => sockets::bind_any(y as *const u8, z as u32, call),
+            libc::SYS_connect => sockets::connect_any(y as *const u8, z as u32, call),
+            libc::SYS_inotify_add_watch => watch::watched(path2, -1, |p| raw([x, p as usize, z, 0, 0, 0])),
+            _ => return None,
+        }
+    })
 }
 
 unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: usize, room: usize) -> Option<c_int> {

@@ -68,20 +68,21 @@ pub unsafe fn statx(
     unsafe {
         at_path(dirfd, path, -1, |place| {
             peers::settle(place, follow);
-            let (file, changed, mut path) = match overlay_stat::subject(place, follow)? {
-                Answer::Plain => return Ok(Answer::Plain),
-                Answer::Done(overlay_stat::Subject::Staged(file, path)) => (Some(file), None, path),
-                Answer::Done(overlay_stat::Subject::At(path)) => (None, None, path),
-                Answer::Done(overlay_stat::Subject::Changed(path, time)) => (None, Some(time), path),
+            use overlay_stat::Subject;
+            let Answer::Done(mut subject) = overlay_stat::subject(place, follow)? else { return Ok(Answer::Plain) };
+            let path = match &mut subject {
+                Subject::Staged(_, path) | Subject::At(path) | Subject::Changed(path, _) | Subject::Link(path, _) => {
+                    path
+                }
             };
             if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
                 return Err(errno::errno());
             }
-            match (file, changed) {
-                (Some(file), _) => overlay_stat::translate_x(&file, &mut *buf),
-                (None, Some(time)) => dir_times::raise_x(&mut *buf, time),
-                (None, None) if u32::from((*buf).stx_mode) & libc::S_IFMT == libc::S_IFLNK => (*buf).stx_size -= 1,
-                (None, None) => {}
+            match subject {
+                Subject::Staged(file, _) => overlay_stat::translate_x(&file, &mut *buf),
+                Subject::Changed(_, time) => dir_times::raise_x(&mut *buf, time),
+                Subject::Link(_, dev) => overlay_stat::translate_link_x(&mut *buf, dev),
+                Subject::At(_) => {}
             }
             Ok(Answer::Done(0))
         })
@@ -102,7 +103,11 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
             Ok(match overlay_stat::subject(place, follow)? {
                 // Times are no question of this call.
                 Answer::Plain | Answer::Done(overlay_stat::Subject::Changed(..)) => Answer::Plain,
-                Answer::Done(overlay_stat::Subject::Staged(_, mut path) | overlay_stat::Subject::At(mut path)) => {
+                Answer::Done(
+                    overlay_stat::Subject::Staged(_, mut path)
+                    | overlay_stat::Subject::At(mut path)
+                    | overlay_stat::Subject::Link(mut path, _),
+                ) => {
                     kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
                     Answer::Done(0)
                 }
@@ -153,6 +158,11 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
                 Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
                 Found::Entry(Entry::File(_)) => {}
                 Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+                // By a link that is not published.
+                Found::Elsewhere(mut path) => {
+                    let real = libc::realpath(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), out);
+                    return if real.is_null() { Err(errno::errno()) } else { Ok(Answer::Done(real)) };
+                }
                 _ => return Ok(Answer::Plain),
             }
             if !place.parent().is_empty() {
@@ -206,11 +216,17 @@ pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     }
 }
 
-/// An empty path, by which nothing is found, for a name that the job has removed.
+/// A path that leads as little anywhere as a name that the job has removed, or one that lies below
+/// a pending file.
 fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
     use lookup::Found::Entry;
-    let is_removed = matches!(found, Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT));
-    if is_removed { Absolute::join(b"", b"") } else { None }
+    match found {
+        Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT) => {
+            Absolute::join(b"/proc/self/fd", b"-1")
+        }
+        Err(libc::ENOTDIR) => Absolute::join(b"/dev/null", b"none"),
+        _ => None,
+    }
 }
 
 /// The path on which a question about a pending name is made: that of the staged file, or where a

@@ -1,6 +1,6 @@
 //! Calls that make, remove, link and rename names.
 
-use super::{as_result, at_changed_path, changed_place};
+use super::{as_result, at_changed_path, changed_place, settle_links};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::beside::UnderWay;
 use crate::outputs::place::{Place, ends_in_dots};
@@ -209,10 +209,19 @@ unsafe fn rename_below(
                 }
             };
             let (a, b) = (side(a, from_fd, from), side(b, to_fd, to));
-            Some(renames::rename(a, b, flags).map(|(answer, then)| {
+            let renamed = renames::rename(a, b, flags).map(|(answer, then)| {
                 after = then;
+                if matches!(answer, Answer::Plain) {
+                    // SAFETY: by contract of the caller.
+                    let paths = [(from_fd, unsafe { user::path(from) }), (to_fd, unsafe { user::path(to) })];
+                    for (fd, path) in paths {
+                        // (Where the PFS refuses that, the call says what it finds.)
+                        let _ = settle_links(ctx, fd, path.unwrap_or_default());
+                    }
+                }
                 as_result(answer)
-            }))
+            });
+            Some(renamed)
         },
         -1,
     );

@@ -126,10 +126,11 @@ pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_in
         at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
             peers::settle(place, true);
             match lookup(place, true)? {
-                Found::Entry(Entry::Nothing | Entry::Directory) | Found::Elsewhere(_) => {}
+                Found::Entry(Entry::Nothing | Entry::Directory) => {}
                 Found::Entry(Entry::Clean(_)) if changes => opens::forget_clean(place)?,
                 Found::Entry(Entry::Clean(_)) => {}
-                Found::Entry(_) => drop(opens::through(place)?),
+                // (Or a link on the way is not published.)
+                Found::Entry(_) | Found::Elsewhere(_) => drop(opens::through(place)?),
             }
             Ok(Answer::Plain)
         })

@@ -17,14 +17,14 @@ pub unsafe fn set_attributes(
     path: *const c_char,
     follow: bool,
     call: impl FnOnce(*const c_char) -> c_int,
-    on_pfs: impl FnOnce(*const c_char) -> c_int,
+    on_pfs: impl Fn(*const c_char) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, follow, -1, |place| {
             peers::settle(place, follow);
             peers::settle_tree(place);
-            let answer = attributes::set(place, follow, |p| call(p.as_ptr()))?;
+            let answer = attributes::set(place, follow, |p| call(p.as_ptr()), |p| on_pfs(p.as_ptr()))?;
             plainly(place, answer, on_pfs)
         })
     }

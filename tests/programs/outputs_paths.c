@@ -1,0 +1,319 @@
+/* Every function of the C library that takes a path, asked about names below an output root that
+ * are pending: `outputs-paths [--no-barriers|--gaps] [NAME...]` in the directory where they go. Each says
+ * what it answers for a file, a directory, a link, a file that is open for writing, and names that
+ * were just removed. `--no-barriers` leaves out what waits until all is published, and `--gaps`
+ * takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps). */
+#include "common.h"
+#include <dlfcn.h>
+#include <fts.h>
+#include <ftw.h>
+#include <glob.h>
+#include <mntent.h>
+#include <spawn.h>
+#include <sys/inotify.h>
+#include <sys/ipc.h>
+#include <sys/socket.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <utmp.h>
+#include <wordexp.h>
+
+extern char **environ;
+
+/* What is asked about. */
+enum kind { FILE_, DIR_, LINK_, WRITTEN, REMOVED, REMOVED_DIR, BELOW_REMOVED, BELOW_FILE, KINDS };
+static const char *const PATHS[KINDS] = {"f", "d", "l", "w", "r", "rd", "rd/x", "f/x"};
+
+static void must(int good, const char *what)
+{
+    if (good) return;
+    printf("FAIL %s: %s\n", what, strerror(errno));
+    fflush(stdout);
+    _exit(9);
+}
+static void put(const char *name, const char *text)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && close(fd) == 0, name);
+}
+static const char *result(int good) { return good ? "yes" : strerrorname_np(errno); }
+
+/* One word about what a call did. */
+static char word[8192];
+static const char *text(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(word, sizeof word, format, ap);
+    va_end(ap);
+    return word;
+}
+
+static const char *access_(const char *p) { return text("%s %s %s", result(!access(p, F_OK)), result(!access(p, W_OK)), result(!access(p, X_OK))); }
+static const char *euidaccess_(const char *p) { return text("%s %s", result(!euidaccess(p, R_OK)), result(!eaccess(p, F_OK))); }
+static const char *faccessat_(const char *p) { return result(!faccessat(AT_FDCWD, p, R_OK, AT_EACCESS)); }
+static const char *stat_(const char *p) { struct stat s; return stat(p, &s) ? result(0) : text("%o %d", s.st_mode, S_ISDIR(s.st_mode) ? 0 : (int)s.st_size); }
+static const char *lstat_(const char *p) { struct stat s; return lstat(p, &s) ? result(0) : text("%o", s.st_mode); }
+static const char *statx_(const char *p) { struct statx s; return statx(AT_FDCWD, p, 0, STATX_BASIC_STATS, &s) ? result(0) : text("%o", s.stx_mode); }
+static const char *open_(const char *p) { int fd = open(p, O_RDONLY); const char *r = result(fd >= 0); close(fd); return r; }
+static const char *open_path(const char *p) { int fd = open(p, O_PATH); const char *r = result(fd >= 0); close(fd); return r; }
+static const char *fopen_(const char *p) { FILE *f = fopen(p, "re"); const char *r = result(f != NULL); if (f) fclose(f); return r; }
+static const char *freopen_(const char *p) { FILE *f = fopen("/dev/null", "r"), *g = freopen(p, "r", f); const char *r = result(g != NULL); if (g) fclose(g); return r; }
+static const char *fopen_new(const char *p) { FILE *f = fopen(p, "wx"); const char *r = result(f != NULL); if (f) { fclose(f); unlink(p); } return r; }
+static const char *opendir_(const char *p) { DIR *d = opendir(p); const char *r = result(d != NULL); if (d) closedir(d); return r; }
+static const char *scandir_(const char *p) { struct dirent **l; int n = scandir(p, &l, NULL, alphasort); return n < 0 ? result(0) : text("%d", n); }
+static const char *realpath_(const char *p) { char *r = realpath(p, NULL), *c = canonicalize_file_name(p); return text("%s %s", r ? strrchr(r, '/') : result(0), c ? strrchr(c, '/') : result(0)); }
+static const char *readlink_(const char *p) { char b[100]; ssize_t n = readlink(p, b, 99), m = readlinkat(AT_FDCWD, p, b, 99); return n < 0 ? result(0) : text("%d %d", (int)n, (int)m); }
+static const char *statfs_(const char *p) { struct statfs a; struct statvfs b; return text("%s %s", result(!statfs(p, &a)), result(!statvfs(p, &b))); }
+static const char *pathconf_(const char *p) { errno = 0; long n = pathconf(p, _PC_PIPE_BUF); return n < 0 ? result(0) : text("%ld", n); }
+static const char *getxattr_(const char *p) { char b[100]; ssize_t n = getxattr(p, "user.x", b, 99); return n < 0 ? result(0) : text("%d", (int)n); }
+static const char *lgetxattr_(const char *p) { char b[100]; ssize_t n = lgetxattr(p, "user.x", b, 99); return n < 0 ? result(0) : text("%d", (int)n); }
+static const char *listxattr_(const char *p) { char b[100]; return text("%s %s", result(listxattr(p, b, 99) >= 0), result(llistxattr(p, b, 99) >= 0)); }
+static const char *getcwd_(const char *p)
+{
+    char b[PATH_MAX];
+    int back = open(".", O_RDONLY | O_DIRECTORY);
+    if (mkdir("here", 0755) || chdir("here")) return result(0);
+    // While it is the working directory.
+    const char *r = rmdir(strcmp(p, "rd") ? "../none" : "../here") ? "there" : "removed";
+    char *dir = getcwd(b, sizeof b), *other = getcwd(NULL, 0), *third = get_current_dir_name();
+    r = text("%s: %s %s %s", r, dir ? strrchr(dir, '/') : result(0), other ? strrchr(other, '/') : result(0), third ? "yes" : result(0));
+    must(!fchdir(back), "back");
+    close(back);
+    rmdir("here");
+    return r;
+}
+static const char *chdir_(const char *p) { int back = open(".", O_RDONLY | O_DIRECTORY); const char *r = result(!chdir(p)); must(!fchdir(back), "back"); close(back); return r; }
+static const char *in_child(int (*call)(const char *), const char *p)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) _exit(call(p) == 0 ? 0 : errno);
+    int status = 0;
+    waitpid(child, &status, 0);
+    errno = WEXITSTATUS(status);
+    return errno ? result(0) : "yes";
+}
+static const char *chroot_(const char *p) { return in_child(chroot, p); }
+static const char *ftok_(const char *p)
+{
+    struct stat s;
+    key_t key = ftok(p, 7);
+    if (key == -1) return result(0);
+    return stat(p, &s) == 0 && (key & 0xffff) == (key_t)(s.st_ino & 0xffff) ? "of the inode" : "ANOTHER";
+}
+static const char *glob_(const char *p)
+{
+    glob_t g;
+    char pattern[100];
+    snprintf(pattern, sizeof pattern, "%s*", p);
+    int one = glob(p, 0, NULL, &g);
+    size_t found = one ? 0 : g.gl_pathc;
+    int two = glob(pattern, GLOB_MARK, NULL, &g);
+    return text("%d %zu, %d %s", one, found, two, two ? "" : g.gl_pathv[0]);
+}
+static int visited, kinds[8];
+static int visit(const char *p, const struct stat *s, int kind) { (void)p; (void)s; visited++; kinds[kind]++; return 0; }
+static int visit_at(const char *p, const struct stat *s, int kind, struct FTW *w) { (void)w; return visit(p, s, kind); }
+static const char *walked(int done) { return done ? result(0) : text("%d: %d %d %d %d %d %d %d", visited, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6]); }
+static const char *ftw_(const char *p) { visited = 0; memset(kinds, 0, sizeof kinds); return walked(ftw(p, visit, 5)); }
+static const char *nftw_(const char *p) { visited = 0; memset(kinds, 0, sizeof kinds); return walked(nftw(p, visit_at, 5, FTW_PHYS | FTW_DEPTH)); }
+static int connected(const char *p, int (*call)(int, const struct sockaddr *, socklen_t))
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", p);
+    int done = call(s, (struct sockaddr *)&a, sizeof a);
+    int saved = errno;
+    close(s);
+    errno = saved;
+    return done;
+}
+static const char *connect_(const char *p) { return result(!connected(p, connect)); }
+static const char *bind_(const char *p) { return result(!connected(p, bind)); }
+static const char *mkdir_(const char *p) { return result(!mkdir(p, 0755)); }
+static const char *mkfifo_(const char *p) { return result(!mkfifo(p, 0644)); }
+static const char *mknod_(const char *p) { return result(!mknod(p, S_IFREG | 0644, 0)); }
+static const char *symlink_(const char *p) { return result(!symlink("f", p)); }
+static const char *link_(const char *p) { return result(!link("other", p)); }
+static const char *link_from(const char *p) { return result(!link(p, "made")); }
+static const char *mkdtemp_(const char *p) { char t[100]; snprintf(t, sizeof t, "%s/XXXXXX", p); const char *r = result(mkdtemp(t) != NULL); rmdir(t); return r; }
+static const char *mkstemp_(const char *p) { char t[100]; snprintf(t, sizeof t, "%s/XXXXXX", p); int fd = mkstemp(t); const char *r = result(fd >= 0); close(fd); if (fd >= 0) unlink(t); return r; }
+static const char *truncate_(const char *p) { return result(!truncate(p, 2)); }
+static const char *chmod_(const char *p) { return result(!chmod(p, 0755)); }
+static const char *rmdir_(const char *p) { return result(!rmdir(p)); }
+static const char *unlink_(const char *p) { return result(!unlink(p)); }
+static const char *remove_(const char *p) { return result(!remove(p)); }
+static const char *rename_(const char *p) { return result(!rename(p, "renamed")); }
+static const char *inotify_(const char *p) { int q = inotify_init1(IN_CLOEXEC); const char *r = result(inotify_add_watch(q, p, IN_MODIFY) >= 0); close(q); return r; }
+static const char *handle(const char *p)
+{
+    char room[200] = {0};
+    struct file_handle *h = (struct file_handle *)room;
+    int mount;
+    h->handle_bytes = 100;
+    int done = name_to_handle_at(AT_FDCWD, p, h, &mount, 0);
+    // A FUSE without exports has none.
+    return done && errno != EOPNOTSUPP ? result(0) : "yes or unsupported";
+}
+static const char *dlopen_(const char *p)
+{
+    char at[100];
+    snprintf(at, sizeof at, "./%s", p);
+    void *l = dlopen(at, RTLD_NOW);
+    const char *why = l ? "mapped" : dlerror();
+    return strstr(why, "too short") || strstr(why, "invalid ELF") ? "no library" : strstr(why, "No such file") ? "missing" : strrchr(why, ':');
+}
+static const char *setmntent_(const char *p) { FILE *f = setmntent(p, "r"); const char *r = result(f != NULL); if (f) endmntent(f); return r; }
+static const char *wordexp_(const char *p)
+{
+    wordexp_t w;
+    char pattern[100];
+    snprintf(pattern, sizeof pattern, "%s*", p);
+    int done = wordexp(pattern, &w, 0);
+    return done ? text("%d", done) : text("%zu %s", w.we_wordc, w.we_wordv[0]);
+}
+static const char *fts_(const char *p)
+{
+    char *paths[] = {(char *)p, NULL};
+    int n = 0, kind = 0;
+    FTS *t = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (!t) return result(0);
+    for (FTSENT *e; (e = fts_read(t)); n++) kind += e->fts_info;
+    fts_close(t);
+    return text("%d %d", n, kind);
+}
+static int run_execl(const char *p) { return execl(p, p, (char *)NULL); }
+static int run_execv(const char *p) { char *argv[] = {(char *)p, NULL}; return execv(p, argv); }
+static int run_execlp(const char *p) { char at[100]; snprintf(at, sizeof at, "./%s", p); return execlp(at, p, (char *)NULL); }
+static const char *execl_(const char *p) { return in_child(run_execl, p); }
+static const char *execv_(const char *p) { return in_child(run_execv, p); }
+static const char *execlp_(const char *p) { return in_child(run_execlp, p); }
+static const char *spawn_(const char *p)
+{
+    char *argv[] = {(char *)p, NULL};
+    pid_t child;
+    errno = posix_spawn(&child, p, NULL, NULL, argv, environ);
+    return result(errno == 0);
+}
+/* What a child opens before it becomes a program. */
+static const char *opened_by_child(const char *p, int flags)
+{
+    char *argv[] = {"sh", "-c", "echo child >&5 2>/dev/null", NULL};
+    pid_t child;
+    int status = 0;
+    posix_spawn_file_actions_t a;
+    posix_spawn_file_actions_init(&a);
+    posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&a, 5, p, flags, 0640);
+    posix_spawn_file_actions_adddup2(&a, 5, 6);
+    errno = posix_spawn(&child, "/bin/sh", &a, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&a);
+    if (errno) return result(0);
+    waitpid(child, &status, 0);
+    struct stat s;
+    return stat(p, &s) ? result(0) : text("%d, %o %d", status, s.st_mode, (int)s.st_size);
+}
+static const char *child_reads(const char *p) { return opened_by_child(p, O_RDONLY); }
+static const char *child_cuts(const char *p) { return opened_by_child(p, O_WRONLY | O_CREAT | O_TRUNC); }
+static const char *child_makes(const char *p) { return opened_by_child(p, O_WRONLY | O_CREAT | O_EXCL); }
+static const char *child_appends(const char *p) { return opened_by_child(p, O_WRONLY | O_APPEND); }
+
+static const unsigned ALL = (1u << KINDS) - 1;
+#define ONLY(kind) (1u << (kind))
+
+/* A call, for which kinds of names it waits until all is published, and for which it is answered
+ * otherwise. Each call that changes something, or waits, has names of its own. */
+static const struct { const char *name; const char *(*call)(const char *); int changes; unsigned waits, gaps; } CALLS[] = {
+#define ASKS(f) {#f, f, 0, 0, 0}
+#define CHANGES(f, waits) {#f, f, 1, waits, 0}
+// What a process has open for writing is not published.
+#define NOT_WRITTEN(f) {#f, f, 1, ALL, ONLY(WRITTEN)}
+    ASKS(access_), ASKS(euidaccess_), ASKS(faccessat_), ASKS(stat_), ASKS(lstat_), ASKS(statx_), ASKS(open_), ASKS(open_path),
+    ASKS(fopen_), ASKS(freopen_), ASKS(opendir_), ASKS(scandir_), ASKS(realpath_), ASKS(readlink_), ASKS(statfs_), ASKS(pathconf_),
+    ASKS(getxattr_), ASKS(lgetxattr_), ASKS(listxattr_), ASKS(chdir_), ASKS(chroot_), ASKS(ftok_), ASKS(glob_), ASKS(ftw_), ASKS(nftw_),
+    ASKS(connect_),
+#define GONE (ONLY(REMOVED) | ONLY(REMOVED_DIR) | ONLY(BELOW_REMOVED))
+    CHANGES(getcwd_, 0), CHANGES(bind_, GONE), CHANGES(mkdir_, GONE), CHANGES(mkfifo_, GONE), CHANGES(mknod_, GONE), CHANGES(symlink_, GONE),
+    CHANGES(link_, ALL), NOT_WRITTEN(link_from), CHANGES(mkdtemp_, GONE), CHANGES(mkstemp_, GONE), CHANGES(fopen_new, GONE),
+    CHANGES(truncate_, GONE | ONLY(DIR_)), CHANGES(chmod_, ALL), CHANGES(rmdir_, 0), CHANGES(unlink_, 0), CHANGES(remove_, 0),
+    CHANGES(rename_, ALL), CHANGES(inotify_, ALL), CHANGES(handle, ALL), NOT_WRITTEN(dlopen_), CHANGES(setmntent_, ALL),
+    NOT_WRITTEN(wordexp_), NOT_WRITTEN(fts_), CHANGES(execl_, ALL), CHANGES(execv_, ALL), CHANGES(execlp_, ALL),
+    CHANGES(spawn_, ALL), CHANGES(child_reads, ALL), CHANGES(child_cuts, GONE | ONLY(LINK_)), CHANGES(child_makes, GONE),
+    CHANGES(child_appends, ALL),
+};
+#define COUNT (sizeof CALLS / sizeof *CALLS)
+
+static const char *home(int call, int kind)
+{
+    static char path[200];
+    if (CALLS[call].changes) snprintf(path, sizeof path, "%s.%d", CALLS[call].name, kind);
+    else snprintf(path, sizeof path, "asks.%d", kind);
+    return path;
+}
+static int is_made[COUNT][KINDS];
+
+/* What is there, and published, before. */
+static void begin(int call, int kind)
+{
+    char path[300];
+    const char *dir = home(call, kind);
+    if (mkdir(dir, 0755) && errno == EEXIST) return;
+    if (kind == REMOVED) { snprintf(path, sizeof path, "%s/r", dir); put(path, "to be removed"); }
+    if (kind == REMOVED_DIR || kind == BELOW_REMOVED) { snprintf(path, sizeof path, "%s/rd", dir); must(!mkdir(path, 0755), path); }
+}
+static int writer = -1;
+/* What is pending. */
+static void make(int call, int kind)
+{
+    put("other", "something that is pending");
+    switch (kind) {
+    case FILE_: case BELOW_FILE: put("f", "a pending file"); break;
+    case DIR_: must(!mkdir("d", 0755), "mkdir"); put("d/in", "in a directory"); break;
+    case LINK_: put("f", "a pending file"); must(!symlink("f", "l"), "symlink"); break;
+    case WRITTEN:
+        writer = open("w", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        must(writer >= 0 && write(writer, "half", 4) == 4, "w");
+        break;
+    case REMOVED: must(!unlink("r"), "unlink"); break;
+    case REMOVED_DIR: case BELOW_REMOVED: must(!rmdir("rd"), "rmdir"); break;
+    }
+    is_made[call][kind] = 1;
+}
+
+int main(int argc, char **argv)
+{
+    int barriers = !(argc > 1 && !strcmp(argv[1], "--no-barriers")), gaps = argc > 1 && !strcmp(argv[1], "--gaps");
+    int first = barriers && !gaps ? 1 : 2;
+    umask(022);
+    for (int pass = 0; pass < 2; pass++) {
+        for (unsigned c = 0; c < COUNT; c++) {
+            int is_chosen = first >= argc;
+            for (int n = first; n < argc; n++) is_chosen |= !strcmp(argv[n], CALLS[c].name);
+            for (int kind = 0; is_chosen && kind < KINDS; kind++) {
+                if ((!barriers && CALLS[c].waits & 1u << kind) || (!gaps && CALLS[c].gaps & 1u << kind)) continue;
+                if (pass == 0) { begin((int)c, kind); continue; }
+                const char *dir = home((int)c, kind);
+                must(!chdir(dir), dir);
+                int back = c;
+                while (!CALLS[c].changes && back > 0 && !is_made[back][kind]) back--;
+                if (!is_made[back][kind]) make((int)c, kind);
+                const char *said = CALLS[c].call(PATHS[kind]);
+                printf("%s %s: %s\n", CALLS[c].name, PATHS[kind], said ? said : "?");
+                fflush(stdout);
+                if (CALLS[c].changes && writer >= 0) { close(writer); writer = -1; }
+                must(!chdir(".."), "..");
+            }
+        }
+        // A link waits until all is published.
+        if (pass == 0 && barriers) {
+            put("first", "published");
+            must(!link("first", "second"), "link");
+        }
+    }
+    printf("## end\n");
+    return 0;
+}
