@@ -2,13 +2,13 @@
 //! it, and where the next asker gets it.
 //!
 //! A piece is what one request asks for. Its first asker gets it from here. Others wait for their
-//! turn: each node that has the piece sends it to two more at most, so that the nodes form a tree in
-//! which each link carries the file about once. Rules:
+//! turn: each node that has the piece sends it to two more at most, so that the nodes form a tree
+//! in which each link carries the file about once. Rules:
 //!
 //! * a node is named as a relay only once it has said that it has the piece: no relay waits, so
 //!   that no circle of nodes can wait for each other;
-//! * of several askers, the first goes first, after those that got no piece yet, and those with slow
-//!   links last; of several relays, the one with the fewest askers so far;
+//! * of several askers, the first goes first, after those that got no piece yet, and those with
+//!   slow links last; of several relays, the one with the fewest askers so far;
 //! * a relay sends as many pieces at a time as its link carries, and an asker gets one more: the
 //!   nodes behind wait for the end of each ([`TransferTime`]);
 //! * when a piece has got no further for a few times the usual time of a transfer, any relay may
