@@ -30,8 +30,9 @@ minutes, in turns. A figure is a median over the turns.
              Monarch, with empty tiers, and again with their copies.
     weights  one file of 2 GiB that 8 nodes map at once and read whole: bytes that the PFS sent. 16 GiB
              of disk.
-    broadcast  one file of 128 MiB that 16 nodes with links of 1 Gbit/s read at once: time of the slowest
-             node, divided by the time that one link needs for the file; the most that a node sent.
+    broadcast  one file of 128 MiB that 16 nodes with links of 1 Gbit/s, and of 100 Mbit/s, read at once:
+             time of the slowest node, divided by the time that one link needs for the file; the most
+             that a node sent.
 
 `--alone` leaves out the section `cluster`, to check this script: the ratios are then those of nodes
 that do not share copies.
@@ -287,7 +288,12 @@ def sent(net, node):
 
 
 def broadcast(a):
-    n, size, mbit = 16, 128 << 20, 1000
+    for mbit in (1000, 100):
+        broadcast_over(a, mbit)
+
+
+def broadcast_over(a, mbit):
+    n, size = 16, 128 << 20
     code = "import hashlib,sys; print(hashlib.file_digest(open(sys.argv[1],'rb'),'sha1').hexdigest())"
     wire, ratios, most, once = size * 8 / mbit / 1e6, [], [], []
     for _ in range(a.turns):

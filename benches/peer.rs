@@ -18,7 +18,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_cluster::http::{
-    Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, Tls, auth, session::Session,
+    Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Senders, Server, Tls, auth, session::Session,
 };
 use monarch_cluster::tag::TagKey;
 use rustix::fs::{Mode, OFlags};
@@ -291,7 +291,8 @@ fn work(contender: &Contender, large: bool, thread: usize, until: Instant) -> io
 fn peer_options(contender: &Contender) -> PeerOptions {
     let (my_name, its_name) = ("z".to_owned(), "o".to_owned());
     let (addr, encryption) = (contender.addr, encryption(contender.who == Who::PeerTls));
-    PeerOptions { addr, my_name, its_name, key: key(), encryption, peer_timeout: Duration::from_secs(5), idle: 8 }
+    let (key, senders, peer_timeout) = (key(), Senders::default(), Duration::from_secs(5));
+    PeerOptions { addr, my_name, its_name, key, encryption, peer_timeout, idle: 8, senders }
 }
 
 /// MB a second, and seconds of the server's processor time for each GB.

@@ -9,7 +9,7 @@
 //! keys that are not the job's, and prints how many.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
 
-use monarch_cluster::http::{Key, Peer, PeerOptions, Tls, WireError};
+use monarch_cluster::http::{Key, Peer, PeerOptions, Senders, Tls, WireError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ fn options(words: &[String]) -> Option<PeerOptions> {
         encryption,
         peer_timeout: Duration::from_secs(5),
         idle: 1,
+        senders: Senders::default(),
     })
 }
 

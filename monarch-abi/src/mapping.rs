@@ -10,8 +10,10 @@
 //! * it looks again every 250 ms, and stops below half the rate that it decided on, without
 //!   progress for 500 ms, or after `wait.map`; a library, for which other copies may share the
 //!   rate, stops once its rest would take longer than the faults;
-//! * where nodes share copies, a mapping of weights or of a library waits at any rate, and 2 s
-//!   without progress: all nodes load them at once, and the PFS is to send them once.
+//! * where nodes share copies, a mapping of weights or of a library waits at any rate: all nodes
+//!   load them at once, and the PFS is to send them once. Other files are waited for up to 2 s at
+//!   their rate, which is judged from the first bytes on: these may come late, as nodes get them in
+//!   turns. While a copier waits for another node there is progress.
 
 use crate::chunks::LargeFile;
 use crate::control::{ControlMap, MAX_CLOCK_MS};
@@ -27,7 +29,8 @@ const MOMENT_US: u64 = 250_000;
 const LOOK_INTERVAL_US: u64 = 250_000;
 /// Time without progress after which a mapping no longer waits, microseconds.
 const STALL_US: u64 = 500_000;
-/// The same for weights that other nodes send.
+/// The same two where nodes share copies.
+const PEER_MOMENT_US: u64 = 2_000_000;
 const PEER_STALL_US: u64 = 2_000_000;
 /// Longest sleep between two looks at the copy, nanoseconds.
 const SLEEP_NS: i64 = 20_000_000;
@@ -88,6 +91,8 @@ pub struct Facts {
     pub most_left_us: u64,
     /// The longest wait, in microseconds.
     pub most_us: u64,
+    /// Whether nodes share copies of the file.
+    pub is_shared: bool,
     /// Whether all nodes read the file, and share its copies: weights and libraries.
     pub from_peers: bool,
 }
@@ -102,7 +107,11 @@ impl Facts {
     /// Whether the copy is a moment away, and may be waited for.
     #[must_use]
     pub fn is_near(&self) -> bool {
-        self.fill_us() <= MOMENT_US.min(self.most_us)
+        self.fill_us() <= self.moment_us().min(self.most_us)
+    }
+
+    const fn moment_us(&self) -> u64 {
+        if self.is_shared { PEER_MOMENT_US } else { MOMENT_US }
     }
 
     /// Whether a mapping waits for the copy.
@@ -178,6 +187,7 @@ pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched:
     let size = f.entry.record.size;
     let most_ms = ctl.ctl.map_ms.load(Ordering::Relaxed).min(MAX_CLOCK_MS);
     let rate = ctl.ctl.rate.load(Ordering::Relaxed);
+    let is_shared = is_shared(ctl, f.root);
     Facts {
         size,
         remaining: remaining(file, size),
@@ -187,14 +197,43 @@ pub fn facts(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, touched:
         fault_rate: ctl.ctl.fault_rate.load(Ordering::Relaxed),
         touched,
         most_us: u64::from(most_ms) * 1000,
-        from_peers: is_shared(ctl, f.root) && f.segment.index.name(f.entry.record).is_some_and(is_weights),
+        is_shared,
+        from_peers: is_shared && f.segment.index.name(f.entry.record).is_some_and(is_weights),
+    }
+}
+
+/// The rate of a copy, as a mapping that waits sees it.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: u64,
+    left: u64,
+}
+
+impl Look {
+    /// Looks again if it is time; whether the copy is too slow.
+    fn is_too_slow(&mut self, decided: &Facts, left: u64, now: u64) -> bool {
+        let since = now.saturating_sub(self.at);
+        // (Where nodes share copies, bytes come in pieces, and the first of them when it is this
+        // node's turn. That none come at all is a stall.)
+        let nothing_came = decided.is_shared && left == self.left;
+        if since < LOOK_INTERVAL_US || decided.from_peers || nothing_came {
+            return false;
+        }
+        let is_first = decided.is_shared && self.left == decided.remaining;
+        // (What is left to verify and publish after the last chunk has no rate.)
+        let rate = time_us(self.left.saturating_sub(left), since);
+        let left_us = time_us(left, rate);
+        // (Nothing at all came yet: a stall, if it lasts.)
+        let is_late = rate < decided.slowest || (rate > 0 && left_us > decided.most_left_us);
+        *self = Self { at: now, left };
+        !is_first && left > 0 && is_late && left_us > decided.moment_us()
     }
 }
 
 /// Waits for the copy of a file that is to be mapped, after [`Facts::waits`].
 pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: &Facts, watch: &impl Watch) -> Outcome {
     let start = watch.now_us();
-    let mut look = (start, decided.remaining);
+    let mut look = Look { at: start, left: decided.remaining };
     let mut progress = (start, decided.remaining);
     let mut checked = start;
     want_chunks(ctl, f, file, 0, file.chunks());
@@ -211,23 +250,14 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
             _ => return Outcome::Refused(word),
         }
         let (now, left) = (watch.now_us(), remaining(file, decided.size));
-        if left != progress.1 {
+        let waits_for_peer = decided.is_shared && file.head.in_pfs.load(Ordering::Relaxed) != 0;
+        if left != progress.1 || waits_for_peer {
             progress = (now, left);
         }
-        let patience_us = if decided.from_peers { PEER_STALL_US } else { STALL_US };
+        let patience_us = if decided.is_shared { PEER_STALL_US } else { STALL_US };
         let stalled = now.saturating_sub(progress.0) >= patience_us;
         let over = now.saturating_sub(start) >= decided.most_us;
-        let mut slow = file.is_streamed();
-        let since = now.saturating_sub(look.0);
-        if since >= LOOK_INTERVAL_US && !decided.from_peers {
-            // (What is left to verify and publish after the last chunk has no rate.)
-            let rate = time_us(look.1.saturating_sub(left), since);
-            let left_us = time_us(left, rate);
-            // (Nothing at all came yet: a stall, if it lasts.)
-            let is_late = rate < decided.slowest || (rate > 0 && left_us > decided.most_left_us);
-            slow |= left > 0 && is_late && left_us > MOMENT_US;
-            look = (now, left);
-        }
+        let slow = file.is_streamed() || look.is_too_slow(decided, left, now);
         if stalled || over || slow || !agent_up(ctl.ctl) || is_silent(ctl.ctl, now) {
             return Outcome::Deadline;
         }
@@ -255,6 +285,7 @@ mod tests {
         fault_rate: 290_000_000,
         touched: Touched::ALL,
         most_us: 30_000_000,
+        is_shared: false,
         from_peers: false,
     };
 
@@ -273,6 +304,32 @@ mod tests {
         let slow = Facts { rate: 0, from_peers: true, ..WEIGHTS };
         assert!(slow.waits() && Facts { touched: Touched(1), ..slow }.waits());
         assert!(!Facts { most_us: 0, ..slow }.waits(), "`wait.map: 0s`");
+    }
+
+    /// The first bytes come when it is this node's turn to get them. A mapping that judged the rate
+    /// before read all of the file from the PFS, as its other nodes did.
+    #[test]
+    fn the_rate_of_a_copy_that_nodes_share_is_judged_from_its_first_bytes_on() {
+        let shared = Facts { is_shared: true, remaining: 100_000_000, slowest: 250_000_000, ..WEIGHTS };
+        let mut look = Look { at: 0, left: shared.remaining };
+        assert!(!look.is_too_slow(&shared, shared.remaining, 1_900_000), "nothing came yet");
+        assert!(!look.is_too_slow(&shared, 96_000_000, 2_000_000), "the first bytes");
+        assert!(!look.is_too_slow(&shared, 96_000_000, 2_300_000), "nothing came since");
+        assert!(!look.is_too_slow(&shared, 76_000_000, 2_400_000), "1.5 s are left at 50 MB/s");
+        assert!(look.is_too_slow(&shared, 75_000_000, 2_700_000), "22 s are left at 3 MB/s");
+        let mut look = Look { at: 0, left: shared.remaining };
+        let alone = Facts { is_shared: false, ..shared };
+        assert!(!look.is_too_slow(&alone, shared.remaining, 100_000), "it is not time to look");
+        assert!(look.is_too_slow(&alone, shared.remaining, 300_000));
+        let mut look = Look { at: 0, left: shared.remaining };
+        assert!(!look.is_too_slow(&Facts { from_peers: true, ..alone }, shared.remaining, 300_000), "at any rate");
+    }
+
+    #[test]
+    fn a_copy_that_nodes_share_may_be_two_seconds_away() {
+        let part = Facts { touched: Touched(1), remaining: 900_000_000, ..WEIGHTS };
+        assert!(!part.waits() && Facts { is_shared: true, ..part }.waits());
+        assert!(!Facts { is_shared: true, remaining: 1_100_000_000, ..part }.waits());
     }
 
     #[test]

@@ -200,8 +200,7 @@ fn await_large(ctx: &Ctx, f: &Found<'static>, large: &LargeFile<'static>) -> Out
     let known = mapping::facts(ctx.map, f, large, Touched::ALL);
     let faults_us = library_faults(known.size).saturating_mul(ctx.map.ctl.pfs_latency_us.load(Ordering::Relaxed));
     let most_left_us = faults_us.saturating_add(faults_us / 4);
-    let from_peers = mapping::is_shared(ctx.map, f.root);
-    let decided = Facts { slowest: 0, most_left_us, from_peers, ..known };
+    let decided = Facts { slowest: 0, most_left_us, from_peers: known.is_shared, ..known };
     let outcome = mapping::wait(ctx.map, f, large, &decided, &Here);
     if matches!(outcome, Outcome::Deadline) && !large.is_streamed() && mapping::is_followed(ctx.map, f.root) {
         demand::read_by_pages(ctx.map, f, large, true);

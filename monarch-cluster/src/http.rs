@@ -29,7 +29,7 @@ pub mod session;
 mod tls;
 
 pub use auth::Key;
-pub use client::{Peer, PeerOptions, Response, Sent};
+pub use client::{Peer, PeerOptions, Response, Senders, Sent};
 pub use error::WireError;
 pub use head::Method;
 pub use range::ByteRange;

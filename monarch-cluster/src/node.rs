@@ -15,6 +15,7 @@
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
 //! | [`relays`], [`relay_table`], [`receipts`] | pieces of large files that nodes pass on to each other |
+//! | [`send_slots`], [`transfer_time`] | large answers at a time, and how long they take |
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
 //! | [`output_order`] | questions about the order of what jobs write |
@@ -62,12 +63,14 @@ mod remote_file;
 mod request_handlers;
 mod request_limits;
 mod request_paths;
+mod send_slots;
 mod setup;
 mod startup;
 mod status;
 mod store;
 mod tables;
 mod traffic_stats;
+mod transfer_time;
 mod wait_graph;
 
 pub use announcements::is_welcome;

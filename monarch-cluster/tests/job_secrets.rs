@@ -1,6 +1,6 @@
 //! Real nodes in one process: those of two jobs of a user refuse each other, and call copies alike.
 
-use monarch_cluster::http::{Key, Peer, PeerOptions, Refusal, Tls, WireError};
+use monarch_cluster::http::{Key, Peer, PeerOptions, Refusal, Senders, Tls, WireError};
 use monarch_cluster::node::Node;
 use monarch_cluster::secret::{JobSecret, UserSecret};
 use monarch_config::{Config, Encryption, JobSecretSource, Overrides, SystemProbe};
@@ -73,7 +73,16 @@ fn two_jobs(encryption: Encryption) {
         let (my_name, its_name) = (NAMES[0].to_owned(), NAMES[2].to_owned());
         let (key, peer_timeout) = (Key::new(secret.connections()), Duration::from_secs(2));
         let addr = (NAMES[2].parse::<IpAddr>().unwrap(), port).into();
-        let peer = Peer::new(PeerOptions { addr, my_name, its_name, key, encryption: tls, peer_timeout, idle: 1 });
+        let peer = Peer::new(PeerOptions {
+            encryption: tls,
+            senders: Senders::default(),
+            idle: 1,
+            addr,
+            my_name,
+            its_name,
+            key,
+            peer_timeout,
+        });
         peer.unwrap().get("/v1/status", None, 0, MAX_WAIT).map(drop)
     };
     let refused = ask("7");

@@ -8,7 +8,7 @@
 //! | a connection | `peer_timeout`; as much again where many are being opened, and for TLS |
 //! | any sign of life (bytes of an answer, or `102`) | a multiple of what this peer usually takes: see [`rto_estimator`] |
 //! | the answer of a peer that is busy and says so | the caller's `max_wait` |
-//! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB |
+//! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB; what is spent while up to four peers send counts once for all of them ([`Senders`]) |
 //!
 //! The last one makes a link that is far too slow fail, where the silence alone would let it drag
 //! on. Only waiting counts, not what the caller does between reads.
@@ -24,11 +24,13 @@ mod handshakes;
 mod options;
 mod response;
 mod rto_estimator;
+mod senders;
 mod tls_end;
 mod transport;
 
 pub use options::PeerOptions;
 pub use response::Response;
+pub use senders::Senders;
 
 use super::auth;
 use super::error::WireError;
@@ -37,6 +39,7 @@ use super::path;
 use conn::{Asked, Conn};
 use handshakes::Handshakes;
 use rto_estimator::RtoEstimator;
+use senders::Bodies;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -60,6 +63,7 @@ pub struct Peer {
     idle: Mutex<Vec<Conn>>,
     handshakes: Handshakes,
     rto: RtoEstimator,
+    bodies: Bodies,
 }
 
 impl Peer {
@@ -74,7 +78,8 @@ impl Peer {
             }
         }
         let rto = RtoEstimator::new(options.peer_timeout);
-        Ok(Self { options, idle: Mutex::default(), handshakes: Handshakes::default(), rto })
+        let (idle, handshakes, bodies) = Default::default();
+        Ok(Self { options, idle, handshakes, rto, bodies })
     }
 
     /// Where it listens.

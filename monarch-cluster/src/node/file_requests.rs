@@ -4,10 +4,10 @@ use super::fetch_tracker::FetchTracker;
 use super::file_directory::FileDirectory;
 use super::local_copy::{Bytes, LocalCopies, LocalFile};
 use super::peer_pool::PeerPool;
-use super::relay_table::piece_of;
 use super::relays::{Asking, Relays};
 use super::request_limits::{MAX_REQUEST_BYTES, MIN_PIECE_BYTES, MIN_RELAY_NODES};
 use super::request_paths::Purpose;
+use super::send_slots::SendSlots;
 use super::traffic_stats::TrafficStats;
 use super::wait_graph::{WaitGraph, Waits};
 use crate::directory::{self, Asked, Local, MAX_HOPS, Route};
@@ -60,12 +60,21 @@ pub(super) struct FileRequests {
     pub(super) relays: Arc<Relays>,
     /// Answers for files that are under way.
     pub(super) answering: Arc<AtomicUsize>,
+    pub(super) slots: Arc<SendSlots>,
 }
 
 impl FileRequests {
     /// Counts an answer that is under way.
     pub(super) fn count(&self) -> Counted {
         Counted::new(&self.answering)
+    }
+
+    /// Waits until an answer may be sent beside the others. Until then the server says that it is
+    /// being worked on.
+    pub(super) async fn sent_in_turn(&self, answer: Answer, asking: Option<Asking>, counted: Counted) -> Answer {
+        let slot = self.slots.take(answer.body.len()).await;
+        let sending = asking.filter(|_| answer.tag.is_some()).map(|asking| self.relays.begins(asking));
+        answer.holding((counted, slot, sending))
     }
 
     /// A file that a request names.
@@ -93,19 +102,22 @@ impl FileRequests {
             let range = range.and_then(|r| r.resolve(here.size()))?;
             let is_piece = (MIN_PIECE_BYTES..=MAX_REQUEST_BYTES).contains(&(range.end - range.start));
             let asker = self.pool.view().number(request.peer).filter(|_| is_piece)?;
-            Some((here, range.start, asker))
+            Some((here, range, asker))
         };
         let is_turn = matches!(request.purpose, Purpose::Piece | Purpose::Direct)
             && request.hops < MAX_HOPS
             && self.pool.view().count_up() >= MIN_RELAY_NODES;
-        let Some((here, start, asker)) = is_turn.then(piece).flatten() else { return (None, None) };
-        let asking = self.relays.asking(piece_of(here.file(), start), asker);
+        let Some((here, range, asker)) = is_turn.then(piece).flatten() else { return (None, None) };
+        let asking = self.relays.asking(here.file(), &range, asker);
+        if here.continues_chunk(range.start) {
+            self.relays.has_got_former(&asking);
+        }
         if request.purpose == Purpose::Direct {
             self.relays.failed(asking.piece(), asker);
             return (None, Some(asking));
         }
         let can_relay = |node| self.pool.view().is_up(node);
-        let relay = self.relays.turn(&asking, can_relay, || self.is_source(&here)).await;
+        let relay = self.relays.turn(&asking, can_relay, || self.is_source(&here).then(|| here.has(&range))).await;
         let view = self.pool.view();
         let Some(member) = relay.and_then(|relay| view.get(relay)) else { return (None, Some(asking)) };
         let asked = Asked { from: Some(asker), hops: request.hops, keeps: request.keeps, busy: false };
@@ -216,7 +228,6 @@ impl FileRequests {
         let len = range.end - range.start;
         if let Some(to) = to {
             self.traffic.sent(to, len);
-            self.relays.begins(piece_of(here.file(), range.start), to);
         }
         let status = if len == here.size() { 200 } else { 206 };
         let body = match bytes {

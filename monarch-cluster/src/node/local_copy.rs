@@ -92,6 +92,24 @@ impl LocalFile {
         self.served.segment.state.large(self.entry.master.id)
     }
 
+    /// Whether an offset is inside of a chunk, by this node's size of chunks.
+    pub(super) fn continues_chunk(&self, start: u64) -> bool {
+        self.large().and_then(|large| start.checked_rem(large.chunk)).is_some_and(|within| within != 0)
+    }
+
+    /// Whether this node has some bytes of the file.
+    pub(super) fn has(&self, range: &Range<u64>) -> bool {
+        let has_chunks = |large: LargeFile<'_>| {
+            let (from, last) = (large.at(range.start), large.at(range.end.saturating_sub(1)));
+            (from..=last).all(|chunk| large.has(chunk))
+        };
+        match self.entry.word().state() {
+            State::Resident => true,
+            State::Partial => self.large().is_some_and(has_chunks),
+            _ => false,
+        }
+    }
+
     /// How far this node is with the file.
     pub(super) fn standing(&self, waits: &Waits) -> Local {
         let word = self.entry.word();

@@ -8,7 +8,7 @@ use super::balanced_view::BalancedView;
 use super::setup::NodeOptions;
 use super::traffic_stats::TrafficStats;
 use crate::directory::{Exceptions, Members};
-use crate::http::{Key, Peer, PeerOptions, Tls, WireError};
+use crate::http::{Key, Peer, PeerOptions, Senders, Tls, WireError};
 use crate::membership::Membership;
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -32,6 +32,8 @@ pub(super) struct PeerPool {
     traffic: Arc<TrafficStats>,
     /// The life of a node, and the connections to it in that life.
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
+    /// Those that send bodies, over this node's one link.
+    senders: Senders,
     /// Runs the membership.
     #[expect(dead_code, reason = "it lives as long as the membership")]
     gossip: BackgroundRuntime,
@@ -46,8 +48,8 @@ impl PeerPool {
         (membership, gossip): (Membership, BackgroundRuntime),
         traffic: Arc<TrafficStats>,
     ) -> Self {
-        let balanced = BalancedView::default();
-        Self { options, key, tls, membership, balanced, traffic, peers: Mutex::default(), gossip }
+        let (balanced, senders) = (BalancedView::default(), Senders::default());
+        Self { options, key, tls, membership, balanced, traffic, peers: Mutex::default(), senders, gossip }
     }
 
     /// Settings of this node.
@@ -99,6 +101,7 @@ impl PeerPool {
             encryption: self.tls.clone(),
             peer_timeout,
             idle: MAX_IDLE_CONNECTIONS,
+            senders: self.senders.clone(),
         };
         Peer::new(options).ok()
     }

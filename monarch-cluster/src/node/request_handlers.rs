@@ -132,14 +132,12 @@ impl PeerRequestHandler {
         let counted = self.files.count();
         let is_relay = purpose == Purpose::Relayed;
         if let Some(answer) = (!is_relay).then(|| self.files.quick_answer(asked, (index, id), range)).flatten() {
-            return answer.holding(counted);
+            return self.files.sent_in_turn(answer, asking, counted).await;
         }
         // Those that wait for the PFS leave threads to what nodes announce to each other.
-        let _thread = self.readers.acquire().await;
+        let thread = self.readers.acquire().await;
         let (files, peer) = (self.files.clone(), peer.to_owned());
         let answer = work(move || {
-            // Other nodes wait for it until it is answered.
-            let _asking = asking;
             let Some(here) = files.find(index, id) else {
                 return Answer::text(404, "no file of an index that is served here");
             };
@@ -155,7 +153,9 @@ impl PeerRequestHandler {
                 false => files.answer(FileRequest { peer: &peer, keeps, purpose, hops }, &here, &range),
             }
         });
-        answer.await.holding(counted)
+        let answer = answer.await;
+        drop(thread);
+        self.files.sent_in_turn(answer, asking, counted).await
     }
 
     /// A node that has just come up is asked before it has the index: a moment later it has.

@@ -98,6 +98,7 @@ impl Tables {
             traffic: self.traffic.clone(),
             relays: self.relays.clone(),
             answering: Arc::default(),
+            slots: Arc::default(),
         }
     }
 

@@ -76,6 +76,31 @@ fn one_file_that_all_map_at_once_leaves_the_pfs_once() {
     }
 }
 
+/// The owner sent all chunks to all nodes at the same time, so that each took longer than
+/// `peer_timeout`, and the nodes read the PFS instead.
+fn over_slow_links(map: &[&str]) {
+    let plan = Plan::new(6).files(1).size(16 << 20).placement("hybrid").tier_size("128MiB");
+    let plan = plan.set("source.chunk_threshold=4MiB").set("wait.pickup=5s").set("wait.stall=20s");
+    let Some(c) = plan.cluster("peer_timeout: 2s").build() else { return };
+    // A chunk of 4 MiB takes 0.7 s over one of them.
+    (0..6).for_each(|node| c.net().rate(node, 50));
+    let mark = c.mark();
+    let outcomes = c.together(&Reads::epochs(2).barrier(&c.barrier()).with(map));
+    assert!(outcomes.iter().all(|o| o.version("1") == 2 * c.files()), "{outcomes:#?}");
+    bytes_once(&c, &mark);
+}
+
+#[test]
+fn one_file_that_all_read_over_slow_links_leaves_the_pfs_once() {
+    over_slow_links(&[]);
+}
+
+/// A file that is mapped waits for its copy though the first chunk comes late.
+#[test]
+fn one_file_that_all_map_over_slow_links_leaves_the_pfs_once() {
+    over_slow_links(&["--map"]);
+}
+
 /// A quarter of a tier, twice the room for files of other owners.
 #[test]
 fn a_file_larger_than_the_transient_room_leaves_the_pfs_once() {

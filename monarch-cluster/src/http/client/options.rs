@@ -2,6 +2,7 @@
 
 use super::super::auth::Key;
 use super::super::tls::Tls;
+use super::senders::Senders;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,4 +24,6 @@ pub struct PeerOptions {
     pub peer_timeout: Duration,
     /// Idle connections that are kept.
     pub idle: usize,
+    /// The peers that share this node's link.
+    pub senders: Senders,
 }

@@ -3,6 +3,7 @@
 use super::Peer;
 use super::conn::Conn;
 use super::fault::fault;
+use super::senders::Receiving;
 use crate::http::error::WireError;
 use crate::http::head::{Method, ResponseHead};
 use crate::tag::Tag;
@@ -22,6 +23,8 @@ pub struct Response<'a> {
     left: u64,
     /// What may still be spent waiting for it.
     patience: Duration,
+    /// Until the body has come.
+    receiving: Option<Receiving<'a>>,
 }
 
 impl<'a> Response<'a> {
@@ -29,7 +32,8 @@ impl<'a> Response<'a> {
         let left = if method == Method::Head { 0 } else { head.len };
         let turns = u32::try_from(left.div_ceil(BYTES_PER_TIMEOUT).max(1)).unwrap_or(u32::MAX);
         let patience = peer.options.peer_timeout.saturating_mul(turns);
-        let mut response = Self { peer, conn: Some(conn), head, left, patience };
+        let receiving = (left > 0).then(|| peer.options.senders.receiving(&peer.bodies));
+        let mut response = Self { peer, conn: Some(conn), head, left, patience, receiving };
         response.give_back_at_end();
         response
     }
@@ -106,6 +110,7 @@ impl<'a> Response<'a> {
         if self.left > 0 {
             return;
         }
+        self.receiving = None;
         if let Some(conn) = self.conn.take().filter(|conn| !self.head.close && !conn.has_more()) {
             self.peer.keep(conn);
         }
@@ -119,10 +124,11 @@ impl<'a> Response<'a> {
         if self.patience.is_zero() {
             return Err(late);
         }
-        conn.wait_at_most(self.peer.rto.patience().min(self.patience), addr)?;
+        let share = self.peer.options.senders.share();
+        conn.wait_at_most(self.peer.rto.patience().min(self.patience * share), addr)?;
         let start = Instant::now();
         let got = conn.body(buf);
-        self.patience = self.patience.saturating_sub(start.elapsed());
+        self.patience = self.patience.saturating_sub(start.elapsed() / share);
         match got {
             Ok(0) => Err(fault(io::ErrorKind::UnexpectedEof.into(), addr, what, self.patience)),
             Ok(got) => Ok(got),

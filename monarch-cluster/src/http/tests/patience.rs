@@ -113,6 +113,29 @@ fn a_trickle_is_no_answer() {
     assert!(got > 100 && took >= MS * 450 && took < MS * 10_000, "{got} {took:?}");
 }
 
+/// The same trickle, beside three peers that send: the node's link may be what is slow.
+#[test]
+fn peers_that_share_a_link_have_the_time_of_all_of_them() {
+    let trickle = || {
+        let (addr, _) = impostor(|mut stream, _| {
+            let mut session = take_login(&stream, &key()).unwrap();
+            let _ = stream.write_all(&sealed(&mut session, "HTTP/1.1 200 OK\r\nContent-Length: 1048576\r\n", ""));
+            while stream.write_all(&[7; 100]).is_ok() {
+                std::thread::sleep(MS * 20);
+            }
+        });
+        addr
+    };
+    let senders = Senders::default();
+    let peer =
+        |_| Peer::new(PeerOptions { senders: senders.clone(), peer_timeout: MS * 500, ..peer_options(trickle()) });
+    let peers: Vec<Peer> = (0..4).map(|n| peer(n).unwrap()).collect();
+    let mut bodies: Vec<_> = peers.iter().map(|peer| peer.get("/a", None, 0, max_wait()).unwrap()).collect();
+    let (got, took) = timed(|| bodies[0].read_exact(&mut vec![0; 1 << 20]));
+    assert_eq!(got.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    assert!(took >= MS * 1900 && took < MS * 20_000, "{took:?}");
+}
+
 #[test]
 fn only_waiting_counts_and_not_what_the_reader_does() {
     let server = serve(options());

@@ -83,7 +83,8 @@ pub(super) fn serve(options: Options) -> Server {
 
 pub(super) fn peer_options(addr: SocketAddr) -> PeerOptions {
     let (my_name, its_name) = ("z".to_owned(), "o".to_owned());
-    PeerOptions { addr, my_name, its_name, key: key(), encryption: None, peer_timeout: Duration::from_secs(2), idle: 4 }
+    let (key, senders, peer_timeout) = (key(), Senders::default(), Duration::from_secs(2));
+    PeerOptions { addr, my_name, its_name, key, encryption: None, peer_timeout, idle: 4, senders }
 }
 
 pub(super) fn peer(addr: SocketAddr) -> Peer {
