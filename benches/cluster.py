@@ -3,7 +3,7 @@
 root.
 
     cargo build --release --workspace
-    sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote imports weights
+    sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index scan remote imports weights
                                                                        broadcast
 
 Nodes are network namespaces with a link each. All of them share the processors of this machine, so
@@ -20,6 +20,8 @@ minutes, in turns. A figure is a median over the turns.
     index    1.28 M files, 16 agents: from the end of the only scan until all agents have the index. 2 GB
              for the tree and about 3 GB for the indexes, in memory; MONARCH_BENCH_FILES is another number
              of files.
+    scan     500 directories of ten files behind a PFS of 20 ms a call, on 4 and 16 nodes: from the
+             election of the scanner until it has the index, with `index.shared_scan` divided by without.
     remote   100 KB that the other node has, minus a round trip and transfer of 100 KB over the same link
              by a bare TCP client: the cost of asking, finding, checking and keeping the copy. With pauses,
              in which processors fall asleep, and without. The reading node owns half of the files: the
@@ -197,6 +199,59 @@ def index(a):
                 pfs.close()
     say(f"index of {files:,} files, scan's end to {n} agents ready", med(took), 5, "s", f"from the start {med(whole):.1f} s")
     say("  scans of the PFS", med(scans), 1.1, "", "agents look at the root itself, too")
+
+
+def scan(a):
+    dirs, files, threads = int(os.environ.get("MONARCH_BENCH_DIRS", 500)), 10, 8
+    every = dirs + -(-dirs // 20) + 1
+    for n in (4, 16):
+        took, listed, helped = {True: [], False: []}, [], []
+        for _ in range(a.turns):
+            for shared in (False, True):
+                sets = ["prefetch.enabled=false", f"index.scan_threads={threads}", f"index.shared_scan={str(shared).lower()}"]
+                with nodes.Net(n) as net, nodes.World(net, n, alone=a.alone, settings=sets) as w:
+                    for d in range(dirs):
+                        at = f"{w.shm}/data/{d // 20:03}/{d % 20:02}"
+                        os.makedirs(at)
+                        for i in range(files):
+                            open(f"{at}/{i:04}.bin", "wb").close()
+                    # (A call for each name.)
+                    pfs = nodes.Slowfs(f"{w.shm}/data", w.root, "--meta-latency", "20ms", "--no-readdirplus")
+                    try:
+                        start = time.time()
+                        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                        jobs = [w.start(i, ["cat"], **pipes) for i in range(n)]
+                        indexed(w, jobs, start)
+                        opened = pfs.counters()["opendir"]
+                        seconds, by_others = scanned(w, n)
+                        took[shared].append(seconds)
+                        if shared:
+                            listed.append((opened - 4 * n) / every)
+                            helped.append(by_others / every)
+                        for job in jobs:
+                            job.stdin.close()
+                            job.wait()
+                    finally:
+                        for i in range(n):
+                            nodes.end(net.name(i))
+                        pfs.close()
+        say(f"scan of {dirs:,} directories x {files}, 20 ms a call, {threads} threads, {n} nodes: shared / one", med(took[True]) / med(took[False]), None, "x",
+            f"{med(took[True]):.2f} / {med(took[False]):.2f} s; {med(helped):.0%} by others")
+        say("  each directory listed, at most", med(listed), 1.01, "", "agents look at the root itself, too")
+
+
+def scanned(w, n):
+    """Seconds of the scan, and the directories of it that other nodes have read, by the log of the
+    node that scanned."""
+    for i in range(n):
+        for path in glob.glob(f"{w.runtime(i)}/**/agent.log", recursive=True):
+            with open(path) as f:
+                text = f.read()
+            if "index of another node" not in text:
+                line = next(line for line in text.splitlines() if ": root ready" in line)
+                fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+                return float(fields["seconds"]), int(fields["helped"])
+    raise SystemExit("no node has scanned")
 
 
 def numbers(pfs, before):
@@ -387,7 +442,7 @@ def remote(a):
 
 
 def main():
-    everything = dict(cold=cold, later=later, index=index, remote=remote, imports=imports, weights=weights, broadcast=broadcast)
+    everything = dict(cold=cold, later=later, index=index, scan=scan, remote=remote, imports=imports, weights=weights, broadcast=broadcast)
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--nodes", type=int, default=8, help="of cold and later")

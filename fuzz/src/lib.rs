@@ -22,7 +22,7 @@ mod walk;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("authorization", network::authorization),
     ("complaint", network::complaint),
     ("config", config::config),
@@ -33,6 +33,7 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("image", network::image),
     ("index", network::index),
     ("join", network::join),
+    ("listings", network::listings),
     ("packed", packed::packed),
     ("range", network::range),
     ("request", network::request),

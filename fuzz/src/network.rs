@@ -11,6 +11,7 @@ use monarch_core::cluster::http::{ByteRange, auth, head, path};
 use monarch_core::cluster::index_image::{pack, unpack};
 use monarch_core::cluster::membership::is_message;
 use monarch_core::cluster::node::{decode_corruption_reports, encode_corruption_reports, is_welcome};
+use monarch_core::index::{decode_listings, decode_paths, encode_listings, encode_paths};
 use monarch_core::shm::IndexBytes;
 use std::mem::offset_of;
 
@@ -135,5 +136,17 @@ pub(crate) fn request(bytes: &[u8]) {
 pub(crate) fn response(bytes: &[u8]) {
     if let Ok(Some((taken, len))) = head::response(bytes) {
         assert!(len <= bytes.len() && len <= head::HEAD_MAX && (100..600).contains(&taken.status));
+    }
+}
+
+/// Directories that another node has read, and the names of those that it is to read.
+pub(crate) fn listings(bytes: &[u8]) {
+    let input = Input(bytes);
+    if let Some(listings) = decode_listings(input.0) {
+        let again = decode_listings(&encode_listings(&listings)).expect("what was sent arrives");
+        assert!(again.iter().map(Option::is_some).eq(listings.iter().map(Option::is_some)));
+    }
+    if let Some(paths) = decode_paths(input.0) {
+        assert_eq!(encode_paths(&paths), input.0);
     }
 }

@@ -237,6 +237,12 @@ impl Election {
         }
     }
 
+    /// The nodes that have asked for an index of this node, in order of arrival.
+    #[must_use]
+    pub fn askers(&self, root: u64) -> Vec<String> {
+        self.roots().get(&root).map_or_else(Vec::new, |r| r.askers.clone())
+    }
+
     /// Forgets a node that has gone: no asker is sent to it any more.
     pub fn forget(&self, node: &str) {
         self.roots().values_mut().for_each(|r| r.askers.retain(|a| a != node));

@@ -18,6 +18,7 @@
 //! | [`send_slots`], [`transfer_time`] | large answers at a time, and how long they take |
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
+//! | [`shared_scan`] | directories that nodes read for the one that scans |
 //! | [`output_order`] | questions about the order of what jobs write |
 //! | [`announcements`], [`holdings`] | what nodes inform each other of; what this one holds |
 //! | [`news`], [`outbox`], [`announcer`] | what other nodes are still to be informed of |
@@ -65,6 +66,7 @@ mod request_limits;
 mod request_paths;
 mod send_slots;
 mod setup;
+mod shared_scan;
 mod startup;
 mod status;
 mod store;
@@ -98,7 +100,7 @@ use local_copy::LocalCopies;
 use monarch_abi::segment::Segment;
 use monarch_config::Config;
 use monarch_storage::held_dir::HeldDir;
-use monarch_storage::index::ScanProgress;
+use monarch_storage::index::{DirReader, ScanHelpers, ScanProgress};
 use monarch_storage::sharing::{FileRef, LocalOutputs, LocalStore, OutputPeers, Peers};
 use monarch_storage::tier::Sum;
 use output_order::OutputOrder;
@@ -106,6 +108,7 @@ use owner_balance::OwnerBalance;
 use peer_files::PeerFiles;
 use peer_pool::PeerPool;
 use request_handlers::PeerRequestHandler;
+use shared_scan::SharedScan;
 use startup::Startup;
 use status::StatusReporter;
 use std::io;
@@ -127,7 +130,7 @@ const MAX_READERS: usize = 192;
 /// Most threads for all other work that blocks.
 const MAX_OTHER_BLOCKING: usize = 64;
 
-/// This node: wires its components, and stands for them towards the agent. Fields: 14, one for each
+/// This node: wires its components, and stands for them towards the agent. Fields: 15, one for each
 /// component that the agent reaches.
 pub struct Node {
     /// Seed of path hashes.
@@ -139,6 +142,7 @@ pub struct Node {
     announcements: Arc<Announcements>,
     announcer: Arc<Announcer>,
     exchange: Arc<IndexExchange>,
+    scans: Arc<SharedScan>,
     inspector: Arc<CorruptionInspector>,
     listener: Arc<Listener>,
     reporter: Arc<StatusReporter>,
@@ -234,11 +238,13 @@ impl Node {
         let reporter = Arc::new(StatusReporter::new(pool.clone(), tables.store.clone(), traffic.clone()));
         let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
         let exchange = Arc::new(IndexExchange::new(pool.clone(), tables.election.clone(), tables.startup.clone()));
+        let scans = Arc::new(SharedScan::new(pool.clone(), tables.election.clone()));
         let announcements = Arc::new(tables.announcements());
         let outputs = Arc::new(OutputOrder::new(pool.clone()));
         let handler = PeerRequestHandler {
             files: Arc::new(tables.file_requests(&copies)),
             exchange: exchange.clone(),
+            scans: scans.clone(),
             announcements: announcements.clone(),
             reports: tables.reports.clone(),
             reporter: reporter.clone(),
@@ -266,6 +272,7 @@ impl Node {
             announcements,
             announcer,
             exchange,
+            scans,
             inspector,
             listener,
             reporter,
@@ -390,8 +397,20 @@ impl Node {
         max_index_bytes: u64,
         dir: &Arc<HeldDir>,
         progress: &Arc<ScanProgress>,
+        reader: Option<Arc<DirReader>>,
     ) -> io::Result<Obtained> {
-        self.exchange.obtain(root, max_index_bytes, dir, progress)
+        if let Some(reader) = reader {
+            self.scans.begin(root, reader);
+        }
+        let obtained = self.exchange.obtain(root, max_index_bytes, dir, progress);
+        self.scans.end(root);
+        obtained
+    }
+
+    /// The nodes that can help this one to scan a root: those that wait for its index.
+    #[must_use]
+    pub fn scan_helpers(&self, root: u64) -> Arc<dyn ScanHelpers> {
+        self.scans.helpers(root)
     }
 
     /// Offers the index of a root to other nodes: it is there, in a file of a directory.

@@ -426,6 +426,9 @@ pub struct Index {
     pub file: Option<PathBuf>,
     /// Threads that scan the data set. Default 16; 1 to 256.
     pub scan_threads: usize,
+    /// Whether nodes that wait for the index read directories for the node that scans. Default
+    /// false.
+    pub shared_scan: bool,
 }
 
 /// How far a saved index is believed.

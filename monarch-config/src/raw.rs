@@ -276,6 +276,10 @@ pub(super) struct RawIndex {
     pub(super) file: Option<Given<Location>>,
     /// Threads that scan the data set. Default 16; 1 to 256.
     pub(super) scan_threads: Option<Given<Count>>,
+    /// Whether nodes that wait for the index read directories for the node that scans, up to 32
+    /// nodes, each with up to scan_threads calls at a time (16 at most) and within its own limit of
+    /// calls. Default false.
+    pub(super) shared_scan: Option<Given<Toggle>>,
 }
 
 /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.

@@ -209,6 +209,7 @@ fn index(cx: &mut Context<'_>, raw: &RawIndex) -> Result<Index, ConfigError> {
         trust: cx.or("index.trust", raw.trust.as_ref(), Trust::Verify)?,
         file: index_file(cx, raw)?,
         scan_threads: cx.within("index.scan_threads", raw.scan_threads.as_ref(), 16, 1..=256)?,
+        shared_scan: cx.or("index.shared_scan", raw.shared_scan.as_ref(), false)?,
     })
 }
 

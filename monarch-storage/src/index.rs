@@ -11,10 +11,14 @@ mod build;
 mod environments;
 mod files;
 mod links_out;
+mod listed;
+mod read_dir;
 mod released;
 mod sample;
 mod saved;
 mod scan;
+mod scan_queue;
+mod shared_scan;
 mod software;
 #[cfg(test)]
 mod tests;
@@ -26,9 +30,15 @@ pub use ages::{Ages, Near};
 pub use build::{Built, build};
 pub use files::each_file;
 pub use links_out::{LinksOut, OF_THE_SYSTEM};
+pub use listed::{
+    DirReader, Listed, MAX_LISTINGS_BYTES, decode as decode_listings, decode_paths, encode as encode_listings,
+    encode_paths,
+};
+pub use read_dir::ScanProgress;
 pub use released::Released;
 pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
-pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
+pub use scan::{ScanError, ScanOptions, Tree, root_id, scan, scan_with, scan_within};
+pub use shared_scan::{MAX_REQUESTS_PER_NODE, ScanHelpers};
 pub use software::{Software, is_library};
 pub use verify::{Differences, Paths, verify, verify_sample};

@@ -9,6 +9,8 @@ mod common;
 mod contents;
 #[path = "namespace/damage.rs"]
 mod damage;
+#[path = "namespace/helped.rs"]
+mod helped;
 #[path = "namespace/paths.rs"]
 mod paths;
 #[path = "namespace/saved.rs"]

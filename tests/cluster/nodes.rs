@@ -21,6 +21,8 @@ mod outputs;
 mod secrets;
 #[path = "nodes/security.rs"]
 mod security;
+#[path = "nodes/shared_scan.rs"]
+mod shared_scan;
 #[path = "nodes/slow.rs"]
 mod slow;
 #[path = "nodes/stage.rs"]

@@ -183,3 +183,19 @@ fn packed_bytes_are_made_once_and_given_back() {
     e.rest();
     assert_eq!(*offer.bytes().unwrap(), [1, 2, 3]);
 }
+
+/// They have nothing else to do: the node that scans has them read directories.
+#[test]
+fn the_nodes_that_wait_for_a_scan_are_known() {
+    let e = Election::default();
+    e.bid(ROOT);
+    e.asked(ROOT, "b", false);
+    assert!(e.askers(ROOT).is_empty(), "it is not known yet which node scans");
+    assert!(e.scan(ROOT, &Arc::default()));
+    for from in ["b", "c", "b"] {
+        assert!(matches!(e.asked(ROOT, from, false), Answer::Wait));
+    }
+    assert_eq!((e.askers(ROOT), e.askers(ROOT + 1)), (vec!["b".to_owned(), "c".to_owned()], vec![]));
+    e.forget("b");
+    assert_eq!(e.askers(ROOT), ["c"]);
+}

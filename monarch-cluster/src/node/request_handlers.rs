@@ -5,6 +5,7 @@
 //! | `GET /v1/files/<index>/<id>[?keep&piece]` | bytes of a file, with `Monarch-Tag`; 307 and `Monarch-Node`: ask that one; 409: read the PFS (with `Monarch-Keep`: and keep it); 410: it has changed |
 //! | `POST /v1/bid/<root>` | where this node is with the index of a root |
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
+//! | `POST /v1/scan/<root>` | listings of directories, for the node that scans that root |
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
 //! | `POST /v1/got` | taken note of: pieces of large files that the sender has |
@@ -14,7 +15,8 @@
 //! | `GET /v1/check` | what its links to all others are like, as JSON |
 //! | `GET /v1/probe?<bytes>`, `POST /v1/probe` | that number of bytes; nothing: for `monarch cluster check` |
 //!
-//! A file is named by index and number, so that nothing else of this node can be asked for.
+//! A file is named by index and number, so that nothing else of this node can be asked for. A
+//! directory is named by its path, and read beneath a root whose index this node waits for.
 
 use super::announcements::Announcements;
 use super::corruption_reports::{self, CorruptionReports};
@@ -27,6 +29,7 @@ use super::receipts;
 use super::relays::Relays;
 use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
 use super::request_paths::{Purpose, file_query, root_of, unhex};
+use super::shared_scan::SharedScan;
 use super::startup::Startup;
 use super::status::StatusReporter;
 use super::store::Store;
@@ -42,10 +45,11 @@ const MAX_PROBE_BYTES: u64 = 64 << 20;
 const INDEX_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// What the answers are made by. It runs on the runtime of the server; work that blocks has threads
-/// of its own there.
+/// of its own there. Fields: 13, one for each component that answers.
 pub(super) struct PeerRequestHandler {
     pub(super) files: Arc<FileRequests>,
     pub(super) exchange: Arc<IndexExchange>,
+    pub(super) scans: Arc<SharedScan>,
     pub(super) announcements: Arc<Announcements>,
     pub(super) reports: Arc<CorruptionReports>,
     pub(super) reporter: Arc<StatusReporter>,
@@ -68,6 +72,10 @@ impl Handler for PeerRequestHandler {
                 (Method::Get | Method::Head, ["v1", "files", index, id]) => self.file(peer, index, id, &request).await,
                 (Method::Get, ["v1", "index", root]) => self.index(peer, root, request.query.as_deref()).await,
                 (Method::Post, ["v1", "bid", root]) => self.bid(peer, root),
+                (Method::Post, ["v1", "scan", root]) => {
+                    let (of, root) = (self.scans.clone(), (*root).to_owned());
+                    work(move || of.answer(&root, &request.body)).await
+                }
                 (Method::Post, ["v1", "join"]) => {
                     let (of, peer) = (self.announcements.clone(), peer.to_owned());
                     work(move || of.welcome(&peer, &request.body)).await

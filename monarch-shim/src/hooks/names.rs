@@ -311,7 +311,8 @@ hook! { next;
     }
     fn mkdtemp(template: *mut c_char) -> *mut c_char {
         // (The name is another one, in the same directory.)
-        if outputs::make(CWD, template).is_some_and(|_| errno::errno() != libc::EEXIST) {
+        let mut _under_way = None;
+        if outputs::make(CWD, template, &mut _under_way).is_some_and(|_| errno::errno() != libc::EEXIST) {
             return core::ptr::null_mut();
         }
         let made = next(template);

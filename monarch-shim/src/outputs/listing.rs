@@ -126,7 +126,7 @@ pub struct Below {
 /// Looks at a directory. Of a name that is none on the PFS, or a link to one, an error.
 pub fn below(place: &Place) -> Result<Below> {
     let root = &place.root;
-    let has_pending_names = has_pending_names(place)?;
+    let has_pending_names = has_new_names(root, place.rel())?;
     let mut below = Below { has_pending_names, hides_names: false, is_empty: true };
     // (The output root itself may be a link.)
     let follow = if place.rel().is_empty() { 0 } else { libc::O_NOFOLLOW };
@@ -149,20 +149,6 @@ pub fn below(place: &Place) -> Result<Below> {
     Ok(below)
 }
 
-/// Whether a directory has names that are pending.
-pub fn has_pending_names(place: &Place) -> Result<bool> {
-    let root = &place.root;
-    let mut has = false;
-    if let Ok(dir) = open_dir(root.in_tree(place.rel())) {
-        each(dir.0, |name| {
-            let rel = child(place.rel(), name.name)?;
-            has |= matches!(tree::read(root, rel.get())?, Entry::File(_) | Entry::Symlink(_));
-            Ok(())
-        })?;
-    }
-    Ok(has)
-}
-
 /// Whether anything is pending below a directory.
 pub fn has_pending(root: &Root, dir: &[u8]) -> Result<bool> {
     has_name(root, dir, |entry, rel| match entry {
@@ -174,6 +160,11 @@ pub fn has_pending(root: &Root, dir: &[u8]) -> Result<bool> {
 /// Whether a name of a directory is pending.
 pub fn has_pending_names(root: &Root, dir: &[u8]) -> Result<bool> {
     has_name(root, dir, |entry, _| Ok(entry.is_pending()))
+}
+
+/// Whether a directory has names that are not published; removed ones do not count.
+pub fn has_new_names(root: &Root, dir: &[u8]) -> Result<bool> {
+    has_name(root, dir, |entry, _| Ok(matches!(entry, Entry::File(_) | Entry::Symlink(_))))
 }
 
 /// Whether the overlay has a name in a directory that is looked for.

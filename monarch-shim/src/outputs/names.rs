@@ -420,7 +420,7 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
     let Some(mut found) = found else { return Ok(false) };
     Ok(match lookup(&mut found, true) {
         Ok(Found::Entry(Entry::File(_) | Entry::Symlink(_))) => true,
-        Ok(Found::Entry(Entry::Directory)) => listing::has_pending_names(&found)?,
+        Ok(Found::Entry(Entry::Directory)) => listing::has_new_names(&found.root, found.rel())?,
         Err(GONE) => return Err(GONE),
         // A link may lead nowhere: through a file, or to itself.
         Ok(_) | Err(_) => false,

@@ -1,12 +1,14 @@
 //! Where what was opened below an output root lies by now, while others rename and remove
 //! directories.
 
+use super::barrier;
 use super::kernel::{self, Errno};
 use super::place::{Place, append_plain};
 use super::roots::{self, Root};
 use super::tree::{self, Entry};
 use crate::descriptor_path::path_even_if_removed;
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::sys::{self, Fd};
 

@@ -5,7 +5,8 @@
 //! paths agree in all 96 bits of their hash, or a probe sequence gets too long, another seed is
 //! tried.
 
-use super::scan::{DirScan, Tree};
+use super::read_dir::DirScan;
+use super::scan::Tree;
 use monarch_abi::hash::{PathHash, path_hash};
 use monarch_abi::index::{Dir, INDEX_CUT, INDEX_MAGIC, IndexHeader, Record};
 use monarch_abi::state::{MAX_PROBES, NO_ID, SLOTS, buckets_for, home_bucket};

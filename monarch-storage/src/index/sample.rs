@@ -1,6 +1,7 @@
 //! A small made-up tree with one of everything that an index can hold, for tests and fuzz targets.
 
-use super::scan::{DirScan, Tree};
+use super::read_dir::DirScan;
+use super::scan::Tree;
 use monarch_abi::index::{DIR_INCOMPLETE, OWNER_KERNEL, Record};
 
 /// What an entry of the sample is.

@@ -2,7 +2,8 @@
 //! limit of calls.
 
 use super::build::{Built, build};
-use super::scan::{DirScan, Tree};
+use super::read_dir::DirScan;
+use super::scan::Tree;
 use super::{ScanError, ScanOptions, ScanProgress, scan_within};
 use monarch_abi::guard::Guards;
 use monarch_abi::hash::path_hash;

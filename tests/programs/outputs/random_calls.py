@@ -303,7 +303,7 @@ def change():
 
 @calls
 def other_kinds():
-    name, how = path(), 1
+    name, how = path(), rng.randrange(2)
     yield f"make {name} {how}"
     if how:
         os.mkfifo(name)

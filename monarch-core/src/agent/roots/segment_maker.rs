@@ -42,7 +42,7 @@ struct Made {
     portable: IdentityScope,
     /// Whether the nodes have it in common.
     is_shared: bool,
-    /// Mounts before the index was made, by a scan of this node.
+    /// Mounts before the index was made, by a scan of this node alone.
     mounts: Option<MountPoints>,
 }
 
@@ -165,8 +165,9 @@ impl SegmentMaker {
             self.retirement.give_back(number);
         }
         let header = segment.index.header;
+        let helped = scan.progress.helped.load(Ordering::Relaxed);
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
-            adopted, seconds = started.elapsed().as_secs_f64(), "root ready");
+            adopted, helped, seconds = started.elapsed().as_secs_f64(), "root ready");
         Ok(number)
     }
 
@@ -213,8 +214,9 @@ impl SegmentMaker {
                 let mounts = mount_points();
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
                 let limits = &self.tiering.shared.cx.limits;
-                let tree =
-                    crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
+                let helpers = self.shared.scan_helpers(scan, path);
+                let tree = crate::index::scan_with(path, options, limits, &scan.progress, helpers.as_ref())
+                    .map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
                 let checks = checks(false, IdentityScope::default());
                 let made = shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
@@ -222,6 +224,8 @@ impl SegmentMaker {
             }
         };
         let scanned = mounts.is_some();
+        // (Where other nodes have helped, their mounts decided what was found below a mount here.)
+        let mounts = mounts.filter(|_| scan.progress.helped.load(Ordering::Relaxed) == 0);
         Ok(Made { segment, state_uuid, fresh, scanned, portable: IdentityScope::default(), is_shared, mounts })
     }
 

@@ -6,7 +6,7 @@ use crate::cluster::index_image::Image;
 use crate::cluster::node::{Node, Obtained};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
-use crate::index::root_id;
+use crate::index::{DirReader, MAX_REQUESTS_PER_NODE, ScanHelpers, root_id};
 use crate::shm;
 use crate::tier::CopyName;
 use crate::tiering::{IdentityScope, LiveSegment, TieringEngine};
@@ -42,7 +42,15 @@ impl SharedIndexes {
     /// The index as another node made it, if this node is not to make it.
     pub(super) fn obtain(&self, scan: &Scan, path: &Path) -> io::Result<Theirs> {
         let Some(node) = &self.node else { return Ok(Theirs::None) };
-        match node.obtain(root_id(path), scan.config.index.max_memory, &self.dir, &scan.progress)? {
+        let index = &scan.config.index;
+        // While this node waits for the index of another one.
+        let reader = || {
+            let limits = self.tiering.shared.cx.limits.clone();
+            let threads = index.scan_threads.div_ceil(MAX_REQUESTS_PER_NODE);
+            Arc::new(DirReader::new(path.to_owned(), limits, threads))
+        };
+        let reader = index.shared_scan.then(reader);
+        match node.obtain(root_id(path), index.max_memory, &self.dir, &scan.progress, reader)? {
             Obtained::Mine => Ok(Theirs::None),
             Obtained::Theirs(image) => {
                 let index = shm::IndexBytes(&image.index).open();
@@ -66,6 +74,12 @@ impl SharedIndexes {
                 Ok(Theirs::Unfit)
             }
         }
+    }
+
+    /// The nodes that help this one to scan a root, where that is asked for.
+    pub(super) fn scan_helpers(&self, scan: &Scan, path: &Path) -> Option<Arc<dyn ScanHelpers>> {
+        let node = self.node.as_ref().filter(|_| scan.config.index.shared_scan)?;
+        Some(node.scan_helpers(root_id(path)))
     }
 
     /// Asks the other nodes what they hold of this node's files, before an index is served.
