@@ -57,6 +57,7 @@ pub mod resolve;
 pub mod scratch;
 pub mod segment;
 pub mod state;
+pub mod stream;
 pub mod sum;
 mod sync;
 pub mod sys;
@@ -64,7 +65,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 12;
+pub const LAYOUT: u32 = 13;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths
