@@ -35,9 +35,9 @@ def say(name, value, target=None, unit="x", note=""):
 
 
 class Slowfs:
-    def __init__(self, source, mount, latency):
+    def __init__(self, source, mount, latency, *options):
         os.makedirs(mount)
-        self.p = subprocess.Popen([f"{BIN}/slowfs", "--meta-latency", latency, "--data-latency", latency, source, mount],
+        self.p = subprocess.Popen([f"{BIN}/slowfs", "--meta-latency", latency, "--data-latency", latency, *options, source, mount],
                                   stdout=subprocess.PIPE, text=True)
         self.socket = self.p.stdout.readline().split()[-1]
 
@@ -175,4 +175,5 @@ def main():
         json.dump(results, open(a.json, "w"), indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

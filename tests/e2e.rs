@@ -94,6 +94,8 @@ mod stack;
 mod stage;
 #[path = "e2e/steps.rs"]
 mod steps;
+#[path = "e2e/streamed.rs"]
+mod streamed;
 #[path = "e2e/surroundings.rs"]
 mod surroundings;
 #[path = "e2e/tiers.rs"]

@@ -44,6 +44,9 @@ mod large;
 #[path = "../monarch-shim/src/chunks.rs"]
 mod reader;
 #[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-abi/src/stream.rs"]
+mod stream;
+#[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-core/src/tiering/copy/window_slots.rs"]
 mod window_slots;
 #[allow(dead_code, reason = "not all of it is needed here")]

@@ -66,8 +66,8 @@ pub(crate) fn segment(segment: &Segment<'_>) {
             }
         }
         file.arrived(3);
-        file.dropped(1);
-        file.has_come_to(true);
+        file.count_drop();
+        file.has_come_to(1, 0);
         file.take_wanted(|_| {});
     }
     for stamp in [0, 1, u64::MAX >> 4] {

@@ -2,8 +2,9 @@
 //!
 //! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps
 //! each: chunks that are *present* in the partial copy, and chunks that are *wanted* by a reader. A
-//! reader serves itself from present chunks and looks again afterwards ([`DropSnapshot`]): the
-//! agent clears a bit, counts the drop, and only then takes the bytes away.
+//! reader serves itself from present chunks and looks again afterwards ([`DropSnapshot`]). Chunks
+//! of streamed files lie in a window ([`crate::stream`]) instead: the agent removes their tag,
+//! counts the drop, and only then takes the bytes away.
 //!
 //! Every process of the job can write to the state file, so a present bit is not believed alone. A
 //! word of that bitmap has 32 of them and a 32-bit check (`sealed`) over the bits, the number of
@@ -11,6 +12,7 @@
 //! alone, is noticed for certain, any other with all but one chance in 2^32. A word that does not
 //! fit says that none of its chunks is there; the agent writes it again when one is asked for.
 
+use crate::control::Stream;
 use crate::mem::Pod;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::word::{State, Word};
@@ -44,9 +46,9 @@ pub struct Large {
     pub mode: AtomicU32,
     /// What processes ask for that read the file past the shim: [`REST`] and [`PAGED`].
     pub rest: AtomicU32,
-    /// Not zero: the last reader in order that said something came to the end. (Only of what is
+    /// The chunk that the last reader in order reads, or [`READ_TO_END`]. (Only of what is
     /// [`STREAMED`].)
-    pub ended: AtomicU32,
+    pub reading: AtomicU32,
 }
 const _: () =
     assert!(3 * size_of::<u64>() + 10 * size_of::<u32>() == 64, "the fields fill the line: there is no padding");
@@ -58,6 +60,9 @@ unsafe impl Pod for Large {}
 pub const WHOLE: u32 = 0;
 /// [`Large::mode`]: the file is streamed; only sequential readers request chunks.
 pub const STREAMED: u32 = 1;
+
+/// [`Large::reading`]: that reader has come to the end.
+pub const READ_TO_END: u32 = u32::MAX;
 
 /// [`Large::rest`]: the copy is to be completed, for readers to come.
 pub const REST: u32 = 1;
@@ -130,7 +135,7 @@ const fn sealed(key: u64, bits: u32) -> u64 {
 }
 
 /// Mixes a number into a key (a round of SplitMix64).
-const fn mixed(key: u64, number: u64) -> u64 {
+pub(crate) const fn mixed(key: u64, number: u64) -> u64 {
     let mut z = (key ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -148,6 +153,19 @@ pub struct LargeFile<'a> {
     pub chunk: u64,
     present: &'a [AtomicU64],
     wanted: &'a [AtomicU64],
+    /// The window in which chunks of it may be, where the caller uses it.
+    stream: Option<&'a Stream>,
+}
+
+/// Where bytes of a partial copy lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the file.
+    pub file: u64,
+    /// Where in that file the first byte is.
+    pub off: u64,
+    /// Up to where, in the large file, the bytes lie side by side there.
+    pub until: u64,
 }
 
 fn is_set(bits: &[AtomicU64], chunk: u32) -> bool {
@@ -171,7 +189,14 @@ impl<'a> LargeFile<'a> {
         let middle = from.checked_add(present_words_of(head.chunks))?;
         let present = words.get(from..middle)?;
         let wanted = words.get(middle..middle.checked_add(words_of(head.chunks))?)?;
-        Some(Self { number, head, chunk, present, wanted })
+        Some(Self { number, head, chunk, present, wanted, stream: None })
+    }
+
+    /// The same file, whose chunks in the window of streamed files count as present, too.
+    #[must_use]
+    pub const fn streamed_through(mut self, stream: &'a Stream) -> Self {
+        self.stream = Some(stream);
+        self
     }
 
     /// Which chunk holds the byte at `off`.
@@ -203,21 +228,58 @@ impl<'a> LargeFile<'a> {
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    /// Whether a chunk is in the partial copy.
-    #[must_use]
+    /// Whether a chunk is in the file of the partial copy.
     #[inline]
-    pub fn has(&self, chunk: u32) -> bool {
+    fn is_in_part(&self, chunk: u32) -> bool {
         let at = (chunk / PER_WORD) as usize;
         let bits = self.present.get(at).map_or(0, |w| self.checked(at, w.load(Ordering::Acquire)));
         bits & 1 << (chunk % PER_WORD) != 0
     }
 
+    /// The window's file and the offset there, of a chunk that is in the window.
+    fn in_window(&self, chunk: u32) -> Option<(u64, u64)> {
+        let stream = self.stream.filter(|_| self.is_streamed())?;
+        stream.find(self.head.part.load(Ordering::Acquire), chunk)
+    }
+
+    /// Whether a chunk is in the partial copy.
+    #[must_use]
+    #[inline]
+    pub fn has(&self, chunk: u32) -> bool {
+        self.is_in_part(chunk) || self.in_window(chunk).is_some()
+    }
+
+    /// Where the bytes from `at` on lie, up to `end` at most; `None` when the first of them is not
+    /// in the partial copy. The answer counts only if a snapshot that was taken before still holds.
+    #[must_use]
+    pub fn place(&self, at: u64, end: u64) -> Option<Place> {
+        let until = self.until(at, end, |chunk| self.is_in_part(chunk));
+        if until > at {
+            return Some(Place { file: self.head.part.load(Ordering::Acquire), off: at, until });
+        }
+        let chunk = self.at(at);
+        let (file, off) = self.in_window(chunk).filter(|_| at < end)?;
+        let until = self.end_of(chunk).min(end);
+        let inside = at.checked_sub(u64::from(chunk).saturating_mul(self.chunk))?;
+        (until > at).then_some(Place { file, off: off.checked_add(inside)?, until })
+    }
+
+    /// Where a chunk ends, if the file does not end before.
+    fn end_of(&self, chunk: u32) -> u64 {
+        (u64::from(chunk) + 1).saturating_mul(self.chunk)
+    }
+
     /// Up to where the bytes from `at` on are in the partial copy, at most up to `end`.
     #[must_use]
     pub fn present_until(&self, at: u64, end: u64) -> u64 {
+        self.until(at, end, |chunk| self.has(chunk))
+    }
+
+    /// Up to where all chunks from `at` on are as asked, at most up to `end`.
+    fn until(&self, at: u64, end: u64, is_so: impl Fn(u32) -> bool) -> u64 {
         let mut to = at;
-        while to < end && self.has(self.at(to)) {
-            let next = (u64::from(self.at(to)) + 1).saturating_mul(self.chunk).min(end);
+        while to < end && is_so(self.at(to)) {
+            let next = self.end_of(self.at(to)).min(end);
             // Behind the last chunk that can be numbered.
             if next <= to {
                 break;
@@ -239,6 +301,9 @@ impl<'a> LargeFile<'a> {
     /// Number of chunks in the partial copy, as far as the words fit their checks: for estimates.
     #[must_use]
     pub fn count(&self) -> u32 {
+        if self.stream.is_some() && self.is_streamed() {
+            return (0..self.chunks()).map(|chunk| u32::from(self.has(chunk))).sum();
+        }
         let bits = |(at, w): (usize, &AtomicU64)| self.checked(at, w.load(Ordering::Relaxed)).count_ones();
         self.present.iter().enumerate().map(bits).sum()
     }
@@ -255,16 +320,9 @@ impl<'a> LargeFile<'a> {
         crate::sys::futex_wake(&self.head.tick, u32::MAX >> 1);
     }
 
-    /// A chunk is about to be taken away. Only then may its bytes go.
-    pub fn dropped(&self, chunk: u32) {
-        self.change(chunk, |bits| bits & !(1 << (chunk % PER_WORD)));
-        self.head.drops.fetch_add(1, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Chunks of a partial copy that has ended are about to be taken away. The bits may be another
-    /// one's by now.
-    pub fn all_dropped(&self) {
+    /// Chunks are about to be taken out of the window: their tags are gone, and their bytes follow.
+    /// (The file may have another partial copy by now.)
+    pub fn count_drop(&self) {
         self.head.drops.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
@@ -274,7 +332,7 @@ impl<'a> LargeFile<'a> {
         self.present.iter().for_each(|w| w.store(0, Ordering::Release));
         self.head.drops.fetch_add(1, Ordering::AcqRel);
         self.head.in_pfs.store(0, Ordering::Relaxed);
-        self.head.ended.store(0, Ordering::Relaxed);
+        self.head.reading.store(0, Ordering::Relaxed);
         self.head.mode.store(mode, Ordering::Relaxed);
         self.head.part.store(part, Ordering::Release);
     }
@@ -323,11 +381,12 @@ impl<'a> LargeFile<'a> {
         self.head.mode.load(Ordering::Relaxed) == STREAMED
     }
 
-    /// A reader in order of what is streamed has read up to here, or is about to.
+    /// A reader in order of what is streamed has come to this byte of a file of `size` bytes.
     #[inline]
-    pub fn has_come_to(&self, end: bool) {
-        if self.is_streamed() && (self.head.ended.load(Ordering::Relaxed) != 0) != end {
-            self.head.ended.store(end.into(), Ordering::Relaxed);
+    pub fn has_come_to(&self, at: u64, size: u64) {
+        let chunk = if at >= size { READ_TO_END } else { self.at(at) };
+        if self.is_streamed() && self.head.reading.load(Ordering::Relaxed) != chunk {
+            self.head.reading.store(chunk, Ordering::Relaxed);
         }
     }
 

@@ -36,6 +36,8 @@ pub const MAX_RANGES: usize = 256;
 pub const MAX_INFLIGHT: usize = 1024;
 /// Entries of the ring that gives demands an order.
 pub const RING: usize = 1024;
+/// Most slots of the window of streamed files.
+pub const MAX_STREAM_SLOTS: usize = 256;
 /// Stripes of counters in a group.
 pub const STRIPES: usize = 32;
 /// Groups of counters: one for each job that is attached, and group 0 for processes whose job is
@@ -173,6 +175,22 @@ pub struct Inflight {
     pub in_pfs: AtomicU32,
 }
 
+/// The window of streamed files: see [`crate::stream`].
+#[derive(Debug, IntoBytes, FromBytes)]
+#[repr(C)]
+pub struct Stream {
+    /// Name of its file, as a number of a partial copy; 0 when there is no window.
+    pub number: AtomicU64,
+    /// Bytes of a slot.
+    pub slot_bytes: AtomicU64,
+    /// Number of slots.
+    pub slots: AtomicU64,
+    /// Zero.
+    pub reserved: [AtomicU64; 13],
+    /// By slot: which chunk it holds, 0 for none.
+    pub tags: [AtomicU64; MAX_STREAM_SLOTS],
+}
+
 /// What is counted, by position in a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -266,7 +284,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 55, because this is the byte map of that block.
+/// The control block. Fields: 56, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -383,6 +401,8 @@ pub struct Control {
     pub inflight: [Inflight; MAX_INFLIGHT],
     /// Order of demands, segment + 1 and id as in [`Inflight::file`]; entries may get lost.
     pub ring: [AtomicU64; RING],
+    /// The window of streamed files.
+    pub stream: Stream,
     /// Counters, by group.
     pub counters: [[Stripe; STRIPES]; COUNTER_GROUPS],
     /// Changes made below roots that have no index yet.

@@ -57,6 +57,7 @@ pub mod resolve;
 pub mod scratch;
 pub mod segment;
 pub mod state;
+pub mod stream;
 pub mod sum;
 mod sync;
 pub mod sys;

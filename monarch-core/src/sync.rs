@@ -4,7 +4,7 @@
 use std::sync::{MutexGuard, PoisonError};
 
 pub(crate) use std::sync::Mutex;
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Locks; what a thread that panicked has left is taken as it is.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

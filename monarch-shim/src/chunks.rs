@@ -6,11 +6,13 @@
 //! processes that share it get each record once.
 
 use crate::changes::bypass;
-use crate::large::{Claim, Known, MAX_READ_BYTES, identify, in_order, would_be_in_order};
+use crate::large::{Claim, Known, MAX_READ_BYTES, NO_PART, identify, in_order, would_be_in_order};
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::chunks::Place;
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome};
+use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
 use monarch_guest::copy_open::Here;
 use monarch_guest::ctx::{self, Ctx};
@@ -23,6 +25,40 @@ const MAX_CHUNKS_PER_REQUEST: u32 = 16;
 const MAX_READ_TRIES: u32 = 8;
 /// Buffers of a read into several buffers (`IOV_MAX`).
 const MAX_READ_BUFFERS: usize = 1024;
+
+/// Not zero: this process has read the last streamed file that it began with in order, from the
+/// first byte on.
+static READS_IN_ORDER: AtomicU32 = AtomicU32::new(0);
+
+fn note_order(in_order: bool) {
+    READS_IN_ORDER.store(in_order.into(), Ordering::Relaxed);
+}
+
+/// A large file was opened for reads of its parts, and its word says `word`. If it is streamed, or
+/// can be, requests its first chunks already, unless this process reads such files in another
+/// order.
+pub fn opened(ctx: &Ctx, f: &Found<'static>, word: Word) {
+    if READS_IN_ORDER.load(Ordering::Relaxed) == 0 || !demand::agent_up(ctx.map.ctl) {
+        return;
+    }
+    let Some(large) = f.segment.state.large(f.entry.master.id) else { return };
+    let large = large.streamed_through(&ctx.map.ctl.stream);
+    match word.state() {
+        State::Partial if large.is_streamed() => {}
+        State::Refused if word.is_streamable() => request_streamed(f, word),
+        _ => return,
+    }
+    large.has_come_to(0, f.entry.record.size);
+    let behind = large.head.ahead.load(Ordering::Relaxed).saturating_add(1).min(MAX_CHUNKS_PER_REQUEST);
+    demand::want_chunks(ctx.map, f, &large, 0, behind);
+    demand::raise(ctx.map, f);
+}
+
+/// Turns a file that was refused, but can be streamed, to Requested.
+fn request_streamed(f: &Found<'static>, word: Word) {
+    let wanted = word.with(State::Requested);
+    let _ = f.entry.master.word.compare_exchange(word.0, wanted.0, Ordering::AcqRel, Ordering::Relaxed);
+}
 
 /// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it
 /// returns an error, or reads less.
@@ -200,7 +236,7 @@ impl ChunkRead<'_> {
         let mut tries = 0;
         while at < end && tries < MAX_READ_TRIES {
             let word = self.usable(at, end, ordered);
-            let to = word.map_or(at, |word| self.there(word, at, end));
+            let to = word.map_or(at, |word| self.present_until(word, at, end));
             if to > at {
                 // Of what is streamed later parts would push out those before them.
                 if self.known.large.is_streamed() {
@@ -231,12 +267,11 @@ impl ChunkRead<'_> {
     unsafe fn read(&self, buf: *mut u8, n: usize, off: u64, (ordered, waits): (bool, bool)) -> usize {
         let end = self.known.f.entry.record.size.min(off.saturating_add(n as u64));
         let mut at = off;
-        let mut open: Option<(Word, Fd)> = None;
+        let mut open: Option<(Word, u64, Fd)> = None;
         let mut tries = 0;
         while at < end && tries < MAX_READ_TRIES {
             let Some(word) = self.usable(at, end, ordered) else { break };
-            let to = self.there(word, at, end);
-            if to == at {
+            if self.place(word, at, end).is_none() {
                 if !waits {
                     break;
                 }
@@ -249,16 +284,15 @@ impl ChunkRead<'_> {
                 continue;
             }
             let glance = self.known.large.drop_snapshot(word);
-            // Looked at before the bits: a chunk dropped since then is noticed below.
-            let to = self.there(word, at, end).min(to);
-            if to == at {
+            // Looked for after the snapshot: a chunk dropped since then is noticed below.
+            let Some(place) = self.place(word, at, end) else {
                 tries += 1;
                 continue;
+            };
+            if open.as_ref().is_none_or(|(of, file, _)| *of != word || *file != place.file) {
+                open = self.known.open(self.ctx, word, place.file).map(|fd| (word, place.file, fd));
             }
-            if open.as_ref().is_none_or(|(of, _)| *of != word) {
-                open = self.known.open(self.ctx, word).map(|fd| (word, fd));
-            }
-            let Some((_, fd)) = &open else {
+            let Some((.., fd)) = &open else {
                 tries += 1;
                 if self.known.f.entry.word() == word {
                     break;
@@ -266,7 +300,7 @@ impl ChunkRead<'_> {
                 continue;
             };
             // SAFETY: within the application's buffer.
-            let got = unsafe { sys::pread(fd.0, buf.add((at - off) as usize), (to - at) as usize, at) };
+            let got = unsafe { sys::pread(fd.0, buf.add((at - off) as usize), (place.until - at) as usize, place.off) };
             if got == -libc::EIO as isize {
                 bypass(self.ctx, &self.known.f);
             }
@@ -279,8 +313,9 @@ impl ChunkRead<'_> {
                 continue;
             }
             if ordered && word.state() == State::Partial {
+                // (Before chunks are requested: the agent keeps what a reader has yet to read.)
+                self.known.large.has_come_to(at + got as u64, self.known.f.entry.record.size);
                 self.ask_ahead(at, at + got as u64);
-                self.known.large.has_come_to(at + got as u64 == self.known.f.entry.record.size);
             }
             at += got as u64;
         }
@@ -300,9 +335,12 @@ impl ChunkRead<'_> {
             State::Resident | State::Partial => return Some(word),
             State::Absent | State::Requested | State::Fetching => {}
             State::Refused if word.is_streamable() && ordered => {
-                let master = &self.known.f.entry.master.word;
-                let wanted = word.with(State::Requested);
-                let _ = master.compare_exchange(word.0, wanted.0, Ordering::AcqRel, Ordering::Relaxed);
+                note_order(true);
+                request_streamed(&self.known.f, word);
+            }
+            State::Refused if word.is_streamable() => {
+                note_order(false);
+                return None;
             }
             _ => return None,
         }
@@ -318,11 +356,19 @@ impl ChunkRead<'_> {
     }
 
     /// The end of the complete bytes from `at` on.
-    fn there(&self, word: Word, at: u64, end: u64) -> u64 {
+    fn present_until(&self, word: Word, at: u64, end: u64) -> u64 {
         if word.state() == State::Resident {
             return end;
         }
         self.known.large.present_until(at, end)
+    }
+
+    /// Where the bytes from `at` on lie.
+    fn place(&self, word: Word, at: u64, end: u64) -> Option<Place> {
+        if word.state() == State::Resident {
+            return Some(Place { file: NO_PART, off: at, until: end });
+        }
+        self.known.large.place(at, end)
     }
 
     /// Requests the chunks of a range, and some more if the reader is sequential.
@@ -337,7 +383,7 @@ impl ChunkRead<'_> {
                 // More at once would push out chunks that this read still needs.
                 most = ahead.saturating_add(1);
             }
-            self.known.large.has_come_to(false);
+            self.known.large.has_come_to(at, end.max(at.saturating_add(1)));
         }
         demand::want_chunks(
             self.ctx.map,
@@ -363,7 +409,13 @@ impl ChunkRead<'_> {
     /// Asks for what is missing at `at` and waits for it; `false` if it does not come.
     fn wait(&self, word: Word, at: u64, end: u64, ordered: bool) -> bool {
         // Streamed chunks are of use to sequential readers only.
-        if !demand::agent_up(self.ctx.map.ctl) || (self.known.large.is_streamed() && !ordered) {
+        if self.known.large.is_streamed() {
+            note_order(ordered);
+            if !ordered {
+                return false;
+            }
+        }
+        if !demand::agent_up(self.ctx.map.ctl) {
             return false;
         }
         let start = demand::Watch::now_us(&Here);

@@ -33,6 +33,9 @@ pub const MAX_READ_BYTES: usize = 0x7fff_f000;
 /// decides whether chunks are asked for.
 const MIN_SEQUENTIAL_READ_BYTES: usize = 64 << 10;
 
+/// Number of no file of a partial copy.
+pub const NO_PART: u64 = 0;
+
 /// Not zero: this process has locked files of a root. What others have written before it got the
 /// lock is to be seen then.
 static LOCKS: AtomicU64 = AtomicU64::new(0);
@@ -185,7 +188,7 @@ fn reads_plainly(fd: c_int) -> bool {
 fn at(ctx: &Ctx, number: usize, position: u32) -> Option<Known> {
     let root = ctx.map.segments().get(number)?.root.load(Ordering::Relaxed) as usize;
     let (live, segment) = ctx.segment(root)?;
-    let large = segment.state.large_at(position)?;
+    let large = segment.state.large_at(position)?.streamed_through(&ctx.map.ctl.stream);
     let entry = segment.large_entry(&large).filter(|_| live == number)?;
     Some(Known { f: Found { root, number, segment, entry }, large })
 }
@@ -254,48 +257,48 @@ impl Claim {
 }
 
 impl Known {
-    /// Opens what there is of a copy.
+    /// Opens what there is of a copy: of a partial one the file with this number. If that is not
+    /// there, and it is not the window of streamed files, the copy may just have been completed.
     #[must_use]
-    pub fn open(&self, ctx: &Ctx, word: Word) -> Option<Fd> {
+    pub fn open(&self, ctx: &Ctx, word: Word, file: u64) -> Option<Fd> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let mut buf = MaybeUninit::uninit();
-        if word.state() == State::Partial && self.part_path(ctx, word, &mut buf) {
+        if word.state() == State::Partial && part_path(ctx, word, file, &mut buf) {
             // SAFETY: part_path wrote a string that ends with a NUL.
             let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
             if let Some(fd) = sys::open(path, flags) {
                 return Some(Fd(fd));
             }
         }
-        // Perhaps it has just been completed.
-        if !copy_path(ctx, &self.f, word, &mut buf) {
+        let in_window = word.state() == State::Partial && file != self.large.head.part.load(Ordering::Acquire);
+        if (in_window && file != NO_PART) || !copy_path(ctx, &self.f, word, &mut buf) {
             return None;
         }
         // SAFETY: copy_path wrote a string that ends with a NUL.
         sys::open(unsafe { CStr::from_ptr(buf.as_ptr().cast()) }, flags).map(Fd)
     }
+}
 
-    /// Where the partial copy lies: `<tier>/part/<16 hex>`.
-    fn part_path(&self, ctx: &Ctx, word: Word, out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>) -> bool {
-        const NAME: &[u8; 6] = b"/part/";
-        let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
-        let base = ctx.map.str(&tier.path);
-        if base.len() + NAME.len() + 16 + 1 > COPY_PATH_MAX {
-            return false;
-        }
-        let number = self.large.head.part.load(Ordering::Acquire);
-        let p = out.as_mut_ptr().cast::<u8>();
-        // SAFETY: the parts fit, as just checked.
-        unsafe {
-            core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
-            let mut p = p.add(base.len());
-            core::ptr::copy_nonoverlapping(NAME.as_ptr(), p, NAME.len());
-            p = p.add(NAME.len());
-            for digit in 0..16 {
-                let v = (number >> (60 - 4 * digit) & 15) as u8;
-                p.add(digit).write(if v < 10 { b'0' + v } else { b'a' + v - 10 });
-            }
-            p.add(16).write(0);
-        }
-        true
+/// Where a file of partial copies lies: `<tier>/part/<16 hex>`.
+fn part_path(ctx: &Ctx, word: Word, number: u64, out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>) -> bool {
+    const NAME: &[u8; 6] = b"/part/";
+    let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
+    let base = ctx.map.str(&tier.path);
+    if base.len() + NAME.len() + 16 + 1 > COPY_PATH_MAX {
+        return false;
     }
+    let p = out.as_mut_ptr().cast::<u8>();
+    // SAFETY: the parts fit, as just checked.
+    unsafe {
+        core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
+        let mut p = p.add(base.len());
+        core::ptr::copy_nonoverlapping(NAME.as_ptr(), p, NAME.len());
+        p = p.add(NAME.len());
+        for digit in 0..16 {
+            let v = (number >> (60 - 4 * digit) & 15) as u8;
+            p.add(digit).write(if v < 10 { b'0' + v } else { b'a' + v - 10 });
+        }
+        p.add(16).write(0);
+    }
+    true
 }

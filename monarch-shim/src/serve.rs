@@ -317,6 +317,7 @@ fn large<T>(
     if word.state() == State::Absent && demand::agent_up(ctx.map.ctl) {
         demand::raise(ctx.map, f);
     }
+    crate::chunks::opened(ctx, f, word);
     ctx.count(Counter::Chunked, 1);
     note(ctx, f, From::Chunks);
     Served::Large(hint)

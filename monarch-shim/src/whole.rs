@@ -1,7 +1,7 @@
 //! Complete copies of large files for readers past the shim: streams, mappings, sendfile. They wait
 //! for one if it is near.
 
-use crate::large::{Claim, Known, MAX_READ_BYTES, forget, identify};
+use crate::large::{Claim, Known, MAX_READ_BYTES, NO_PART, forget, identify};
 use core::ffi::c_int;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::control::Counter;
@@ -22,7 +22,7 @@ fn whole(known: &Known, ctx: &Ctx) -> Option<Fd> {
         w => wait_whole(ctx, &known.f, w)?,
     };
     // (Of one that is not complete there is nothing to compare.)
-    known.open(ctx, word).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, &known.f, word, copy))
+    known.open(ctx, word, NO_PART).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, &known.f, word, copy))
 }
 
 /// Waits until the copy of a large file is complete, if that is near; its word.
@@ -68,7 +68,7 @@ fn decide(ctx: &Ctx, known: &Known, touched: Touched) -> Mapping {
         }
     }
     // (Of one that is not complete there is nothing to compare.)
-    let copy = known.open(ctx, word).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, f, word, copy));
+    let copy = known.open(ctx, word, NO_PART).filter(|copy| monarch_guest::guard::is_sound_copy(ctx, f, word, copy));
     copy.map_or(Mapping::Pfs, Mapping::Copy)
 }
 

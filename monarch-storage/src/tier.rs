@@ -60,7 +60,7 @@ pub use notes::{LAST_LOG, MAX_LOG_BYTES, ServedRoot, working_sets_in};
 pub use packed_copies::{PackedCopies, PackedUsage};
 pub use packed_format::PackedFile;
 pub use packed_writer::PackedWriter;
-pub use part::{PartCopies, PartCopy, PartWriter};
+pub use part::{PartCopies, PartCopy, PartWriter, WindowFile};
 pub use seed::Seed;
 pub use space::Space;
 pub use tier_inspector::{Health, Lying, TierView};

@@ -4,11 +4,11 @@
 use crate::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
-use crate::tier::PartCopy;
-use crate::window_slots::Slots;
+use crate::tier::{PartCopy, WindowFile};
+use crate::window_slots::{Slot, Slots};
 use crate::word::{State, Word};
 use crate::world::outcome::ClaimedFile;
-use crate::world::{COPY, HOLE, NO_NAME, RIGHT, World, is_part};
+use crate::world::{COPY, NO_NAME, RIGHT, SLOTS, WINDOW, World, is_part};
 use crate::{chunks, lock};
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn swap(w: &World, from: Word, to: Word) -> bool {
 
 impl Agent {
     pub fn new(w: &'static World) -> Arc<Self> {
-        Arc::new(Self { w, current: Mutex::new(None), window: Slots::new(8, ()) })
+        Arc::new(Self { w, current: Mutex::new(None), window: Slots::new(SLOTS as u32, &w.map.ctl.stream, WindowFile) })
     }
 
     /// Takes over the demands: `TieringEngine::drain`.
@@ -101,14 +101,26 @@ impl Agent {
         self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(RIGHT, Ordering::Relaxed);
     }
 
-    /// Room in the window.
-    pub fn slot(&self) -> Room {
-        Room::Window(self.window.take().unwrap())
+    /// A free slot of the window.
+    pub fn slot(&self) -> Slot {
+        self.window.take(|| true).unwrap()
     }
 
-    /// `PartCopies::punch`.
-    pub fn punch(&self, fetch: &ChunkedFetch, chunk: u32) {
-        self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
+    /// The engine writes a byte into a slot, over what was there.
+    pub fn overwrite(&self, slot: &Slot, byte: u32) {
+        self.w.files[WINDOW].bytes[slot.place().1 as usize].store(byte, Ordering::Relaxed);
+    }
+
+    /// Drops the only chunk in the window, as if its reader were past it.
+    pub fn pass_on(&self, fetch: &ChunkedFetch) -> Option<Slot> {
+        fetch.large.head.reading.store(chunks::READ_TO_END, Ordering::Relaxed);
+        fetch.pass_on(None)
+    }
+
+    /// A chunk that is written into a slot of the window.
+    pub fn streamed(&self, slot: Slot) -> Room {
+        self.overwrite(&slot, RIGHT);
+        Room::Window(slot)
     }
 
     /// `ChunkedFetches::end_fetch`.
@@ -122,6 +134,11 @@ impl Agent {
             futex_wake(&self.w.segment.slot.word, 1);
         }
         fetch.large.ticked();
+        let slots = fetch.take_slots();
+        if !slots.is_empty() {
+            fetch.large.count_drop();
+        }
+        drop(slots);
         self.w.files[fetch.part.number as usize].name.store(NO_NAME, Ordering::Release);
     }
 

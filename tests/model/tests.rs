@@ -5,8 +5,9 @@ use crate::chunked_fetch::{ChunkedFetch, Room};
 use crate::demand::{bypass, ring_the_bell};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::futex_wait;
+use crate::window_slots::Slot;
 use crate::word::State;
-use crate::world::{NEW, RIGHT, World};
+use crate::world::{NEW, OTHER, RIGHT, SLOTS, WINDOW, World};
 use loom::thread::{JoinHandle, spawn};
 use std::sync::Arc;
 
@@ -57,72 +58,121 @@ fn a_copier_that_does_not_check_marks_one() {
     a_copier_meets_the_next_fetch(|first| first.large.arrived(0));
 }
 
-/// A streamed chunk is dropped under its reader, and comes back.
-fn a_chunk_is_dropped(drop: fn(&World, &Agent, &ChunkedFetch)) {
+/// A streamed chunk is dropped under its reader, its slot is overwritten with another chunk, and it
+/// comes back in another slot.
+fn a_chunk_is_dropped(overwrite: fn(&'static World, &Agent, &ChunkedFetch)) {
     World::all_orders(3, 1, false, move |w| {
         let (agent, fetch) = begun(w, true, 1);
-        agent.write(&fetch, 0);
-        fetch.arrived(0, agent.slot());
+        fetch.arrived(0, agent.streamed(agent.slot()));
         let reader = reads_right(w, 0);
-        drop(w, &agent, &fetch);
-        agent.write(&fetch, 0);
-        fetch.arrived(0, agent.slot());
+        overwrite(w, &agent, &fetch);
+        fetch.arrived(0, agent.streamed(agent.slot()));
         reader.join().unwrap();
         assert_eq!(w.read(0), RIGHT);
     });
 }
 
-#[test]
-fn a_chunk_that_was_punched_is_not_accepted() {
-    a_chunk_is_dropped(|_, agent, fetch| {
-        assert_eq!(fetch.pass_on().unwrap().0, 0);
-        agent.punch(fetch, 0);
-    });
+/// Another file's chunk is written into a slot.
+fn give_to_another(agent: &Agent, mut slot: Slot) {
+    agent.overwrite(&slot, OTHER);
+    slot.show(99, 0);
+    // It stays there.
+    std::mem::forget(slot);
+}
+
+/// The only slot that is in use.
+fn first_slot(w: &World) -> &AtomicU32 {
+    let tags = &w.map.ctl.stream.tags;
+    let used = tags.iter().position(|tag| tag.load(Ordering::Acquire) != 0);
+    &w.files[WINDOW].bytes[used.unwrap()]
 }
 
 #[test]
-#[should_panic(expected = "left: 0")]
-fn a_chunk_that_is_punched_before_it_is_dropped_is_accepted() {
-    a_chunk_is_dropped(|_, agent, fetch| {
-        agent.punch(fetch, 0);
-        fetch.pass_on().unwrap();
-    });
+fn a_chunk_that_was_overwritten_is_not_accepted() {
+    a_chunk_is_dropped(|_, agent, fetch| give_to_another(agent, agent.pass_on(fetch).unwrap()));
 }
 
 #[test]
-#[should_panic(expected = "left: 0")]
-fn a_chunk_that_is_dropped_without_being_counted_is_accepted() {
+#[should_panic(expected = "right: 7")]
+fn a_chunk_that_is_overwritten_before_it_is_dropped_is_accepted() {
     a_chunk_is_dropped(|w, agent, fetch| {
-        w.segment.state.words[0].store(0, Ordering::Release);
-        agent.punch(fetch, 0);
+        first_slot(w).store(OTHER, Ordering::Relaxed);
+        give_to_another(agent, agent.pass_on(fetch).unwrap());
     });
 }
 
 #[test]
-#[should_panic(expected = "left: 0")]
-fn a_chunk_that_is_counted_before_its_bit_is_cleared_is_accepted() {
-    a_chunk_is_dropped(|w, agent, fetch| {
-        w.segment.state.head.drops.fetch_add(1, Ordering::AcqRel);
-        w.segment.state.words[0].store(0, Ordering::Release);
-        agent.punch(fetch, 0);
+#[should_panic(expected = "right: 7")]
+fn a_chunk_that_is_hidden_without_a_drop_that_is_counted_is_accepted() {
+    a_chunk_is_dropped(|w, _, _| {
+        let used = first_slot(w);
+        w.map.ctl.stream.tags.iter().for_each(|tag| tag.store(0, Ordering::Release));
+        used.store(OTHER, Ordering::Relaxed);
     });
 }
 
-/// A chunk is dropped while its copier is about to mark it present.
+#[test]
+#[should_panic(expected = "right: 7")]
+fn a_chunk_whose_drop_is_counted_before_it_is_hidden_is_accepted() {
+    a_chunk_is_dropped(|w, _, _| {
+        let used = first_slot(w);
+        w.large().count_drop();
+        w.map.ctl.stream.tags.iter().for_each(|tag| tag.store(0, Ordering::Release));
+        used.store(OTHER, Ordering::Relaxed);
+    });
+}
+
+/// A chunk is dropped, and its slot taken by another, while its copier is about to show it.
 #[test]
 fn a_chunk_is_dropped_as_it_arrives() {
     World::all_orders(3, 1, false, |w| {
         let (agent, fetch) = begun(w, true, 1);
-        agent.write(&fetch, 0);
         let copier = spawn({
             let (agent, fetch) = (agent.clone(), fetch.clone());
-            move || fetch.arrived(0, agent.slot())
+            move || fetch.arrived(0, agent.streamed(agent.slot()))
         });
-        if fetch.pass_on().is_some() {
-            agent.punch(&fetch, 0);
+        if let Some(slot) = agent.pass_on(&fetch) {
+            give_to_another(&agent, slot);
         }
         assert_eq!(w.read(0), RIGHT);
         copier.join().unwrap();
+        assert_eq!(w.read(0), RIGHT);
+    });
+}
+
+/// A file stops being streamed while it is read, another file gets its slot, and it is streamed
+/// again.
+#[test]
+fn slots_of_a_file_that_has_ended_are_overwritten_under_its_reader() {
+    World::all_orders(3, 1, false, |w| {
+        let (agent, first) = begun(w, true, 1);
+        first.arrived(0, agent.streamed(agent.slot()));
+        let reader = reads_right(w, 0);
+        agent.end(&first, State::Absent);
+        give_to_another(&agent, agent.slot());
+        let second = agent.begin(1, true, State::Absent).unwrap();
+        second.arrived(0, agent.streamed(agent.slot()));
+        reader.join().unwrap();
+        assert_eq!(w.read(0), RIGHT);
+    });
+}
+
+/// A chunk arrives after its file has ended: its slot is free, and no reader sees it.
+#[test]
+fn a_chunk_that_arrives_after_the_end_is_seen_by_no_reader() {
+    World::all_orders(3, 1, false, |w| {
+        let (agent, first) = begun(w, true, 1);
+        let copier = spawn({
+            let (agent, first) = (agent.clone(), first.clone());
+            move || drop(first.arrived(0, agent.streamed(agent.slot())))
+        });
+        let reader = reads_right(w, 0);
+        agent.end(&first, State::Absent);
+        copier.join().unwrap();
+        for _ in 0..SLOTS {
+            give_to_another(&agent, agent.slot());
+        }
+        reader.join().unwrap();
         assert_eq!(w.read(0), RIGHT);
     });
 }
@@ -183,10 +233,11 @@ fn copier(w: &'static World, agent: &Agent, number: usize, over: &AtomicU32, mut
         if let Some(fetch) = agent.fetch() {
             while let Some((chunk, room)) = agent.wanted(&fetch) {
                 agent.write(&fetch, chunk);
-                fetch.arrived(chunk, if fleeting { agent.slot() } else { room });
                 if std::mem::take(&mut fleeting) {
-                    fetch.pass_on().unwrap();
-                    agent.punch(&fetch, chunk);
+                    fetch.arrived(chunk, agent.streamed(agent.slot()));
+                    agent.overwrite(&agent.pass_on(&fetch).unwrap(), OTHER);
+                } else {
+                    fetch.arrived(chunk, room);
                 }
             }
         }
@@ -203,6 +254,7 @@ struct Case {
     copiers: usize,
     /// Whether the file is being fetched already.
     begun: bool,
+    /// Whether it is streamed, and its first chunk dropped at once.
     fleeting: bool,
     /// The chunks that each reader reads.
     chunks: &'static [u64],
@@ -214,8 +266,10 @@ fn every_reader_gets_its_chunk(case: Case) {
     World::all_orders(case.switches, 2, true, move |w| {
         let (agent, over) = (Agent::new(w), Arc::new(AtomicU32::new(0)));
         if case.begun {
-            agent.begin(0, false, State::Absent).unwrap();
+            agent.begin(0, case.fleeting, State::Absent).unwrap();
         }
+        // (Only readers in order wait for what is streamed.)
+        let _ = crate::large::in_order(w.fd, 0, 1);
         // Bytes from elsewhere would be wrong: no reader may end up at the PFS.
         w.pfs.store(NEW, Ordering::Relaxed);
         let work = |number| {
@@ -251,7 +305,7 @@ fn a_wanted_chunk_is_never_lost_among_two_readers() {
 
 #[test]
 fn a_chunk_that_came_and_went_comes_again() {
-    every_reader_gets_its_chunk(Case { begun: true, fleeting: true, ..ALONE });
+    every_reader_gets_its_chunk(Case { begun: true, fleeting: true, chunks: &[1], ..ALONE });
 }
 
 /// The job changes the file while the agent publishes its copy: from then on the PFS is read.

@@ -10,7 +10,7 @@ use sync::{AtomicU32, AtomicU64, Ordering};
 pub mod sync {
     pub(crate) use crate::lock;
     pub use loom::sync::Mutex;
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
 pub mod mem {
@@ -31,7 +31,17 @@ pub mod control {
         pub in_pfs: AtomicU32,
     }
 
+    /// Of the window of streamed files.
+    #[derive(Debug)]
+    pub struct Stream {
+        pub number: AtomicU64,
+        pub slot_bytes: AtomicU64,
+        pub slots: AtomicU64,
+        pub tags: [AtomicU64; super::SLOTS],
+    }
+
     pub struct Control {
+        pub stream: Stream,
         pub incarnation: AtomicU32,
         pub dead: AtomicU32,
         pub pulse_ms: AtomicU64,
@@ -400,10 +410,28 @@ pub mod tier {
         pub number: u64,
         pub size: u64,
     }
+    /// The window's file is that with the number [`super::WINDOW`].
+    #[derive(Debug)]
+    pub struct WindowFile;
+    impl WindowFile {
+        pub const fn number(&self) -> u64 {
+            super::WINDOW as u64
+        }
+        pub const fn slot_bytes(&self) -> u64 {
+            1
+        }
+        pub const fn punch(&self, _slot: u32) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 }
 
-/// Files in the tier, each with room for the chunks of the file.
-pub const TIER_FILES: usize = 2;
+/// Files in the tier, each with room for the chunks of the file. The last one is the window of
+/// streamed files.
+pub const TIER_FILES: usize = 3;
+pub const WINDOW: usize = 2;
+/// Slots of the window.
+pub const SLOTS: usize = 2;
 /// [`ClaimedFile::name`]: it has none.
 pub const NO_NAME: u32 = 0;
 /// It is the complete copy.
@@ -419,6 +447,8 @@ pub const HOLE: u32 = 0;
 pub const RIGHT: u32 = 7;
 /// The contents that the job has written into it.
 pub const NEW: u32 = 8;
+/// The contents of another file.
+pub const OTHER: u32 = 9;
 
 /// A file in the tier.
 pub struct ClaimedFile {
@@ -456,7 +486,14 @@ impl World {
     fn new(fd: i32, chunks: u32, agent: bool) -> Self {
         let zero = || AtomicU32::new(0);
         let plenty = || AtomicU32::new(1000);
+        let wide = || AtomicU64::new(0);
         let ctl = control::Control {
+            stream: control::Stream {
+                number: wide(),
+                slot_bytes: wide(),
+                slots: wide(),
+                tags: std::array::from_fn(|_| wide()),
+            },
             incarnation: AtomicU32::new(1),
             dead: AtomicU32::new(u32::from(!agent)),
             pulse_ms: AtomicU64::new(0),
@@ -491,7 +528,7 @@ impl World {
             in_pfs: zero(),
             mode: zero(),
             rest: zero(),
-            ended: zero(),
+            reading: zero(),
         };
         let state = segment::StateMap {
             head,
@@ -499,14 +536,15 @@ impl World {
             marks: [AtomicU64::new(0), AtomicU64::new(0)],
         };
         let slot = segment::Slot { word: AtomicU32::new(Word::new(State::Absent).0), id: 0 };
-        let file = || ClaimedFile {
-            name: AtomicU32::new(NO_NAME),
-            bytes: (0..chunks).map(|_| AtomicU32::new(HOLE)).collect(),
+        let file = |name, bytes| ClaimedFile {
+            name: AtomicU32::new(name),
+            bytes: (0..bytes).map(|_| AtomicU32::new(HOLE)).collect(),
         };
+        let part = || file(NO_NAME, chunks);
         Self {
             map,
             segment: segment::Segment { state, record: segment::Record { size: u64::from(chunks) }, slot },
-            files: [file(), file()],
+            files: [part(), part(), file(is_part(WINDOW), SLOTS as u32)],
             fd,
             pfs: AtomicU32::new(RIGHT),
             beds: std::array::from_fn(|_| (Mutex::new(()), Condvar::new())),

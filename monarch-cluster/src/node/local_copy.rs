@@ -359,7 +359,8 @@ impl LocalCopies {
 
 /// Chunks of a file that is being fetched; `None` when something else has become of it meanwhile.
 fn chunks(store: &dyn LocalStore, here: &LocalFile, word: Word, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
-    let Some(large) = here.large() else { return Ok(None) };
+    // (What is streamed is for readers of this node. Chunks in the window are not seen here.)
+    let Some(large) = here.large().filter(|large| !large.is_streamed()) else { return Ok(None) };
     let found = here.found();
     let seen = large.drop_snapshot(word);
     let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);

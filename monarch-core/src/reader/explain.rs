@@ -331,6 +331,7 @@ impl Explainer<'_> {
             }
             State::Refused => Verdict::Refused { why: word.refusal().map_or(RefusedFor::NoRoom, RefusedFor::from) },
             state if let Some(large) = found.segment.state.large(found.entry.master.id) => {
+                let large = large.streamed_through(&self.memory.ctl.ctl.stream);
                 let there = if state == State::Partial { large.count() } else { 0 };
                 Verdict::Large { there, chunks: large.head.chunks }
             }

@@ -15,8 +15,8 @@ use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -52,16 +52,77 @@ pub struct PartWriter {
     /// Whether it lies on a disk: then the kernel is asked to write its bytes out soon, so that
     /// they do not pile up in memory.
     on_disk: bool,
+    /// Added to the offset of bytes in their file: where they lie in the window of streamed files.
+    /// (Modulo 2^64.)
+    shift: u64,
 }
 
-impl PartWriter {
-    /// Gives the blocks of `len` bytes from `off` on back.
+/// The file of the window of streamed files: slots of the same size, for one chunk each, which are
+/// overwritten in place. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct WindowFile {
+    parts: PartCopies,
+    part: PartCopy,
+    slot_bytes: u64,
+}
+
+impl WindowFile {
+    /// Its number, as that of a partial copy.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.part.number
+    }
+
+    /// Bytes of a slot.
+    #[must_use]
+    pub const fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    /// Opens a slot to write the bytes `range` of a file there, and allocates its blocks if it
+    /// `is_fresh`.
+    ///
+    /// # Errors
+    /// What the kernel said; `InvalidInput` if the range is longer than the slot.
+    pub fn open(&self, slot: u32, range: &Range<u64>, is_fresh: bool) -> io::Result<PartWriter> {
+        let off = self.offset(slot);
+        if range.end.saturating_sub(range.start) > self.slot_bytes {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let writer = if is_fresh {
+            self.parts.open(&self.part, off, self.slot_bytes)?
+        } else {
+            self.parts.writer(&self.part)?
+        };
+        Ok(PartWriter { shift: off.wrapping_sub(range.start), ..writer })
+    }
+
+    /// Gives the blocks of a slot back.
     ///
     /// # Errors
     /// As of [`PartCopies::punch`].
-    pub fn punch(&self, off: u64, len: u64) -> io::Result<()> {
-        punch(&self.fd, off, len)
+    pub fn punch(&self, slot: u32) -> io::Result<()> {
+        self.parts.punch(&self.part, self.offset(slot), self.slot_bytes)
     }
+
+    fn offset(&self, slot: u32) -> u64 {
+        u64::from(slot) * self.slot_bytes
+    }
+}
+
+impl Drop for WindowFile {
+    fn drop(&mut self) {
+        self.parts.discard(&self.part);
+    }
+}
+
+/// Adds to what is reserved for a partial copy; `false` if that was dropped.
+fn absorb(part: &PartCopy, more: Reservation) -> bool {
+    match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        Some(room) => room.absorb(more),
+        None => return false,
+    }
+    true
 }
 
 /// Gives blocks back. The last block of the file is given back only if the hole covers all of it.
@@ -72,6 +133,7 @@ fn punch(fd: &OwnedFd, off: u64, len: u64) -> io::Result<()> {
 
 impl Sink for PartWriter {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
+        let off = off.wrapping_add(self.shift);
         super::copy::write_all_at(&self.fd, buf, off)?;
         if self.on_disk {
             crate::sys::begin_to_write_out(self.fd.as_fd(), off, buf.len() as u64);
@@ -81,7 +143,7 @@ impl Sink for PartWriter {
 }
 
 /// The partial copies of a tier.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PartCopies {
     space: Arc<Space>,
     trash: Arc<Trash>,
@@ -140,14 +202,14 @@ impl PartCopies {
     /// # Errors
     /// What the kernel said.
     pub fn open(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
-        let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
+        let writer = self.writer(part)?;
         // In memory the write itself allocates, and nothing is gained by asking before.
         if !self.space.is_in_memory() {
-            match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
+            match rustix::fs::fallocate(&writer.fd, FallocateFlags::KEEP_SIZE, off, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(e) => {
                     // Some of them may be allocated.
-                    let _ = punch(&fd, off, len);
+                    let _ = punch(&writer.fd, off, len);
                     return Err(e.into());
                 }
             }
@@ -155,7 +217,27 @@ impl PartCopies {
         let less = |left: u64| Some(left.saturating_sub(len));
         let before = part.unallocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or(0);
         self.space.allocating.fetch_sub(before.min(len), Ordering::SeqCst);
-        Ok(PartWriter { fd, on_disk: !self.space.is_in_memory() })
+        Ok(writer)
+    }
+
+    /// Opens a partial copy to write.
+    fn writer(&self, part: &PartCopy) -> io::Result<PartWriter> {
+        let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
+        Ok(PartWriter { fd, on_disk: !self.space.is_in_memory(), shift: 0 })
+    }
+
+    /// Makes the file of a window with `slots` slots of `slot_bytes` bytes, and reserves space for
+    /// all of it. Whether the disk has room for a slot is asked before that is first used.
+    /// `Ok(None)` when it does not fit.
+    ///
+    /// # Errors
+    /// As of [`PartCopies::begin`].
+    pub fn begin_window(&self, slots: u64, slot_bytes: u64) -> io::Result<Option<WindowFile>> {
+        let bytes = slots.saturating_mul(slot_bytes);
+        let Some(room) = self.space.ledger.reserve_bytes(bytes) else { return Ok(None) };
+        let Some(part) = self.begin(bytes, false)? else { return Ok(None) };
+        absorb(&part, room);
+        Ok(Some(WindowFile { parts: self.clone(), part, slot_bytes }))
     }
 
     /// Opens a partial copy by its number, to read.
@@ -175,18 +257,14 @@ impl PartCopies {
         let Some(more) = self.space.ledger.reserve_bytes(bytes.next_multiple_of(self.space.ledger.block())) else {
             return false;
         };
-        match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(room) => room.absorb(more),
-            None => return false,
-        }
-        true
+        absorb(part, more)
     }
 
-    /// Gives the blocks of a chunk back; the reservation for them belongs to another chunk.
+    /// Gives blocks back; they stay reserved.
     ///
     /// # Errors
     /// What the kernel said; `Unsupported` where the file system cannot do that.
-    pub fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
+    fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
         let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         punch(&fd, off, len)
     }
@@ -229,22 +307,6 @@ impl PartCopies {
         self.forget_allocation(part);
         if let Some(room) = part.take_room() {
             self.trash.put(&part.path(), room.into_charge());
-        }
-    }
-
-    /// Drops a partial copy whose chunks lie in slots of a window. `slots` is dropped, for use by
-    /// other chunks, as soon as the blocks are free: at once where holes can be punched, even while
-    /// a reader has the file open. The caller has counted a drop before.
-    pub fn discard_passing(&self, part: &PartCopy, slots: impl Any + Send) {
-        match self.punch(part, 0, part.size) {
-            Ok(()) => self.discard(part),
-            Err(e) => {
-                tracing::debug!(tier = self.space.name, error = %e, "a partial copy keeps its blocks until no process has it open");
-                self.forget_allocation(part);
-                if let Some(room) = part.take_room() {
-                    self.trash.put_holding(&part.path(), room.into_charge(), Box::new(slots));
-                }
-            }
         }
     }
 

@@ -11,7 +11,6 @@ use monarch_abi::hash::CopyName;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +22,7 @@ struct TrashedFile {
     path: String,
     /// Bytes that are released with it.
     charged: u64,
-    /// Dropped when the file is gone.
-    _holds: Option<Held>,
 }
-
-/// What is kept for as long as a file exists.
-pub(super) type Held = Box<dyn Any + Send>;
 
 /// The files that are leaving a tier. Its lock is held from finding a copy's name to taking it
 /// away.
@@ -126,7 +120,7 @@ impl Trash {
         let path = format!("{TRASH}/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
         match self.space.fs.rename(name.rel_path().as_slice(), &path) {
             Ok(()) => {
-                let file = TrashedFile { path, charged: self.charge_for(&mut parts, name, size), _holds: None };
+                let file = TrashedFile { path, charged: self.charge_for(&mut parts, name, size) };
                 parts.note_evicted(name);
                 drop(parts);
                 self.space.ledger.release(0, 1);
@@ -170,7 +164,7 @@ impl Trash {
     /// Charges a file that an earlier agent left in the trash, until a sweep can remove it.
     pub(super) fn charge_and_remove_later(&self, path: String, charged: u64) {
         self.space.ledger.charge(charged, 0);
-        self.lock().files.push(TrashedFile { path, charged, _holds: None });
+        self.lock().files.push(TrashedFile { path, charged });
     }
 
     /// Moves a file of no further use to the trash, and removes it once no process has it open.
@@ -178,12 +172,6 @@ impl Trash {
     pub(super) fn put(&self, path: &str, charged: u64) {
         let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
         self.remove_once_closed(path, charged);
-    }
-
-    /// The same of a file with which `holds` is dropped.
-    pub(super) fn put_holding(&self, path: &str, charged: u64, holds: Held) {
-        let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
-        self.remove_or_keep(TrashedFile { path, charged, _holds: Some(holds) });
     }
 
     /// Moves a file to the trash; its path there.
@@ -195,7 +183,7 @@ impl Trash {
 
     /// Removes a file once no process has it open, and releases `charged` bytes.
     pub(super) fn remove_once_closed(&self, path: String, charged: u64) {
-        self.remove_or_keep(TrashedFile { path, charged, _holds: None });
+        self.remove_or_keep(TrashedFile { path, charged });
     }
 
     fn remove_or_keep(&self, file: TrashedFile) {

@@ -457,28 +457,46 @@ proptest! {
     }
 }
 
-/// A streamed file that was dropped while a reader had it open kept its blocks, and the slots of
-/// the window they lay in were used again: the tier took more than its quota.
+/// Chunks of any file lie in any slot of the window, over those that were there before. Its space
+/// is reserved as long as it exists, whether its blocks are allocated or not.
 #[test]
-fn chunks_of_a_partial_copy_in_other_files_are_freed_at_once_even_under_a_reader() {
+fn slots_of_a_window_are_overwritten_in_place_and_stay_reserved() {
     let dir = tempfile::tempdir().unwrap();
-    let tier = TierDir::open("t", dir.path(), CAPACITY_BYTES, 0).unwrap();
-    tier.recover(|_| {}).unwrap();
-    // The last chunk ends within a page.
-    let (chunk, size) = (32 * PAGE_BYTES, 40 * PAGE_BYTES + 100);
-    let part = tier.parts.begin(size, false).unwrap().unwrap();
-    let before = tier.space.ledger.usage().used;
-    for (off, end) in [(0, chunk), (chunk, size)] {
-        let writer = tier.parts.open(&part, off, end - off).unwrap();
-        writer.write_at(&vec![1; (end - off) as usize], off).unwrap();
-    }
-    let reader = File::from(tier.parts.read(part.number).unwrap());
-    assert!(reader.metadata().unwrap().blocks() * 512 >= size);
-    tier.parts.discard_passing(&part, ());
+    let tier = opened(dir.path());
+    let slot = 32 * PAGE_BYTES;
+    let before = tier.space.ledger.usage();
+    let window = tier.parts.begin_window(3, slot).unwrap().unwrap();
+    assert!(tier.space.ledger.usage().reserved >= before.reserved + 3 * slot);
+    let reader = File::from(tier.parts.read(window.number()).unwrap());
+    let put = |slot: u32, range: std::ops::Range<u64>, byte: u8, is_fresh: bool| {
+        let writer = window.open(slot, &range, is_fresh).unwrap();
+        // As engines do: in pieces, at offsets of the file that is copied.
+        let half = range.start + (range.end - range.start) / 2;
+        for (from, to) in [(half, range.end), (range.start, half)] {
+            writer.write_at(&vec![byte; (to - from) as usize], from).unwrap();
+        }
+    };
+    let bytes = |off: u64, n: u64| {
+        let mut bytes = vec![0; n as usize];
+        reader.read_exact_at(&mut bytes, off).unwrap();
+        bytes
+    };
+    put(2, 5 * slot..6 * slot, 1, true);
+    assert_eq!(bytes(2 * slot, slot), vec![1; slot as usize]);
+    let blocks = reader.metadata().unwrap().blocks();
+    // The last chunk of another file, which is shorter.
+    put(2, 9 * slot..9 * slot + 100, 2, false);
+    assert_eq!((bytes(2 * slot, 100), bytes(2 * slot + 100, 100)), (vec![2; 100], vec![1; 100]));
+    assert_eq!(reader.metadata().unwrap().blocks(), blocks, "no block is allocated anew");
+    assert!(window.open(0, &(0..slot + 1), true).is_err(), "it would reach into the next slot");
+    window.punch(2).unwrap();
     assert_eq!(reader.metadata().unwrap().blocks(), 0);
-    assert!(tier.space.ledger.usage().used > before, "its name is charged while somebody has it open");
+    put(0, 0..slot, 3, true);
+    drop(window);
+    assert!(tier.space.ledger.usage().used >= before.used + 3 * slot, "charged while a process has it open");
     drop(reader);
-    assert_eq!((tier.trash.sweep(), tier.space.ledger.usage().used), (0, before));
+    assert_eq!((tier.trash.sweep(), tier.space.ledger.usage()), (0, before));
+    assert!(tier.parts.begin_window(u64::MAX / slot, slot).unwrap().is_none(), "more than there is");
 }
 
 fn opened(dir: &Path) -> TierDir {

@@ -144,7 +144,7 @@ fn large(chunks: u32) -> Large {
         in_pfs: zero(),
         mode: zero(),
         rest: zero(),
-        ended: zero(),
+        reading: zero(),
     }
 }
 

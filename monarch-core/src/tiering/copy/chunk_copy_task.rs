@@ -66,7 +66,14 @@ impl<'a> ChunkCopyTask<'a> {
     pub(crate) fn ready(mut self) -> Option<Self> {
         let (range, fetch) = (self.range(), &self.fetch);
         let tier = self.fetches.cx.tiers.get(fetch.tier)?;
-        match tier.parts.open(&fetch.part, range.start, range.end - range.start) {
+        let opened = match &self.room {
+            Some(Room::Window(slot)) => {
+                let (file, number, is_fresh) = slot.place();
+                file.open(number, &range, is_fresh)
+            }
+            _ => tier.parts.open(&fetch.part, range.start, range.end - range.start),
+        };
+        match opened {
             Ok(sink) => {
                 if fetch.is_paged()
                     && let Some(file) = fetch.original()
@@ -103,19 +110,6 @@ impl<'a> ChunkCopyTask<'a> {
         }
     }
 
-    /// Removes its bytes, which are of no use, before another chunk takes its slot of the window,
-    /// and before this chunk can be fetched again.
-    fn discard(&mut self) {
-        let Some(Room::Window(slot)) = self.room.take() else { return };
-        let range = self.range();
-        if let Some(sink) = &self.sink
-            && let Err(e) = sink.punch(range.start, range.end - range.start)
-        {
-            tracing::debug!(error = %e, "a chunk that is of no use keeps its blocks");
-            self.fetch.keep_slot(slot);
-        }
-    }
-
     /// Handles the end of the copy. Returns `true` if the chunk has to be copied again.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
         let (fetches, fetch) = (self.fetches, self.fetch.clone());
@@ -143,7 +137,8 @@ impl<'a> ChunkCopyTask<'a> {
         fetches.peers.notify_chunk(&fetch.file, &self.range(), copied.checksum);
         let last = fetch.summed(self.chunk, copied.checksum);
         self.room = self.room.take().and_then(|room| fetch.arrived(self.chunk, room));
-        self.discard();
+        // (The fetch may have ended: then no process has seen the bytes, and their slot is free.)
+        self.room = None;
         self.land();
         if last {
             fetches.complete(&fetch);
@@ -169,8 +164,7 @@ impl<'a> ChunkCopyTask<'a> {
         if again {
             return true;
         }
-        self.discard();
-        let fetch = &self.fetch;
+        self.room = None;
         self.land();
         let end = match e {
             CopyError::Stopped => {

@@ -18,7 +18,7 @@ pub(super) enum Original {
 
 /// The state of a fetch that its lock protects.
 ///
-/// Fields: 20, all of which change under one lock; the fetch and the methods below keep their
+/// Fields: 19, all of which change under one lock; the fetch and the methods below keep their
 /// invariants.
 pub(super) struct Progress {
     pub(super) original: Original,
@@ -44,12 +44,10 @@ pub(super) struct Progress {
     pub(super) summed: u32,
     /// Number of chunks whose bytes are all written.
     pub(super) written: u32,
-    /// Chunks that are present in the window, oldest first.
+    /// Chunks that are present in the window, in the order in which they came.
     pub(super) passing: VecDeque<(u32, Slot)>,
     /// Whether some chunks of a streamed file have space of their own, and stay.
     pub(super) keeps_some: bool,
-    /// Slots whose blocks could not be freed.
-    pub(super) lost: Vec<Slot>,
     /// When a reader last asked.
     pub(super) asked: Instant,
     pub(super) checked: Option<Instant>,
@@ -104,6 +102,42 @@ impl Progress {
         self.present.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
     }
 
+    /// Number of chunks that are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        let bits = |words: &[u64]| words.iter().map(|w| w.count_ones() as usize).sum::<usize>();
+        bits(&self.taken).saturating_sub(bits(&self.present))
+    }
+
+    /// The requested chunks of a streamed file that can be fetched now. The next one of a reader
+    /// at chunk `at` comes first, and those behind that reader come last.
+    pub(super) fn wanted_from(&mut self, at: u32) -> Option<Vec<u32>> {
+        if self.ended || matches!(self.original, Original::Opening) {
+            return None;
+        }
+        let taken = &self.taken;
+        self.wanted.retain(|&chunk| taken.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) == 0));
+        let mut wanted: Vec<u32> = self.wanted.iter().copied().collect();
+        wanted.sort_unstable_by_key(|chunk| chunk.wrapping_sub(at));
+        Some(wanted)
+    }
+
+    /// Which of the chunks in the window a reader at chunk `at` needs least, as an index of
+    /// `passing`: of those behind it the one that came first; otherwise the one farthest ahead, if
+    /// that is behind `next`, a chunk of the same file that takes its slot; otherwise the one that
+    /// came first. `None` if there is only the one being read.
+    pub(super) fn least_needed(&self, at: u32, next: Option<u32>) -> Option<usize> {
+        let mut passing = self.passing.iter().map(|(chunk, _)| *chunk).enumerate();
+        if let Some((was_read, _)) = passing.clone().find(|(_, chunk)| *chunk < at) {
+            return Some(was_read);
+        }
+        let farthest = passing.clone().filter(|(_, chunk)| *chunk != at).max_by_key(|(_, chunk)| *chunk);
+        match (farthest, next) {
+            (Some((index, chunk)), Some(next)) if chunk > next => Some(index),
+            (Some((index, _)), None) => Some(index),
+            _ => passing.find(|(_, chunk)| *chunk != at).map(|(index, _)| index),
+        }
+    }
+
     /// The next chunk to fetch.
     pub(super) fn next(&mut self, demanded: bool, chunks: u32) -> Option<u32> {
         if self.ended || matches!(self.original, Original::Opening) {
@@ -131,6 +165,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monarch_abi::chunks::READ_TO_END;
 
     fn progress(chunks: u32, rest: bool) -> Progress {
         Progress {
@@ -149,7 +184,6 @@ mod tests {
             written: 0,
             passing: VecDeque::new(),
             keeps_some: false,
-            lost: Vec::new(),
             asked: Instant::now(),
             checked: None,
             busy: Instant::now(),
@@ -170,6 +204,18 @@ mod tests {
         assert_eq!(order, [3, 1, 4, 0, 2]);
         p.give_back(2);
         assert_eq!(p.next(false, 5), None, "the rest was fetched; who wants it asks");
+    }
+
+    #[test]
+    fn a_streamed_file_is_fetched_from_its_reader_on() {
+        let mut p = progress(100, false);
+        p.wanted.extend([7, 70, 3, 5, 6]);
+        p.take(6);
+        assert_eq!(p.wanted_from(5), Some(vec![5, 7, 70, 3]));
+        assert_eq!(p.wanted, [7, 70, 3, 5], "what is in flight is not requested any more");
+        assert_eq!(p.wanted_from(READ_TO_END), Some(vec![3, 5, 7, 70]));
+        p.original = Original::Opening;
+        assert_eq!(p.wanted_from(5), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::tier::{PartCopy, Sum};
 use crate::tiering::copy::chunk_progress::{Original, Progress};
 use crate::tiering::copy::window_slots::Slot;
 use crate::tiering::core::claimed_file::ClaimedFile;
-use monarch_abi::chunks::{LargeFile, PAGED, REST};
+use monarch_abi::chunks::{LargeFile, PAGED, READ_TO_END, REST};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,7 +93,6 @@ impl ChunkedFetch {
             written: 0,
             passing: VecDeque::new(),
             keeps_some: false,
-            lost: Vec::new(),
             asked: now,
             checked: None,
             busy: now,
@@ -110,7 +109,7 @@ impl ChunkedFetch {
     }
 
     /// Takes what readers have requested. Returns whether they have. A reader that requests a chunk
-    /// that is present has found its bit damaged, or asked before it came: the bit is set again.
+    /// that is present has found its bit or tag damaged, or asked before it came: that is set again.
     pub(crate) fn drain_chunk_requests(&self) -> bool {
         let mut p = lock(&self.progress);
         let mut any = false;
@@ -118,7 +117,10 @@ impl ChunkedFetch {
             any = true;
             p.cursor = chunk + 1;
             if !p.ended && p.is_present(chunk) && !self.large.has(chunk) {
-                self.large.arrived(chunk);
+                match p.passing.iter_mut().find(|(passing, _)| *passing == chunk) {
+                    Some((_, slot)) => slot.show(self.part.number, chunk),
+                    None => self.large.arrived(chunk),
+                }
             }
             if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
                 p.wanted.push_back(chunk);
@@ -151,9 +153,8 @@ impl ChunkedFetch {
     /// cache. `None` once the fetch has ended.
     pub(crate) fn view(&self) -> Option<ProgressView> {
         let p = lock(&self.progress);
-        let bits = |words: &[u64]| words.iter().map(|w| w.count_ones()).sum::<u32>();
         let waiting = p.wanted.iter().filter(|&&c| !p.is_taken(c)).count();
-        let in_flight = bits(&p.taken).saturating_sub(bits(&p.present)) as usize + waiting;
+        let in_flight = p.in_flight() + waiting;
         let view = ProgressView {
             taken: p.taken.clone(),
             present: p.present.clone(),
@@ -176,11 +177,16 @@ impl ChunkedFetch {
 
     /// Takes the next chunk to fetch, with its space, and whether there are more. It counts as in
     /// flight from here on. If `room` finds no space, the chunk stays queued.
-    pub(crate) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
+    pub(crate) fn take(&self, demanded: bool, mut room: impl FnMut(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
         let chunks = self.large.chunks();
-        let chunk = lock(&self.progress).next(demanded, chunks)?;
-        // Without the lock: `room` may drop a chunk of this very file.
-        let room = room(chunk)?;
+        // (Without the lock: `room` may drop a chunk of this very file.)
+        let (chunk, room) = if self.streamed && demanded {
+            let nearest_first = lock(&self.progress).wanted_from(self.reader_at())?;
+            nearest_first.into_iter().find_map(|chunk| Some((chunk, room(chunk)?)))?
+        } else {
+            let chunk = lock(&self.progress).next(demanded, chunks)?;
+            (chunk, room(chunk)?)
+        };
         let mut p = lock(&self.progress);
         if p.ended || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
             return None;
@@ -261,11 +267,16 @@ impl ChunkedFetch {
         if p.ended {
             return Some(room);
         }
-        if let Room::Window(slot) = room {
-            p.passing.push_back((chunk, slot));
-        }
         p.mark_present(chunk);
-        self.large.arrived(chunk);
+        match room {
+            Room::Window(mut slot) => {
+                slot.show(self.part.number, chunk);
+                p.passing.push_back((chunk, slot));
+                drop(p);
+                self.large.ticked();
+            }
+            Room::Own => self.large.arrived(chunk),
+        }
         None
     }
 
@@ -280,22 +291,20 @@ impl ChunkedFetch {
         lock(&self.progress).give_back(chunk);
     }
 
-    /// Drops the oldest chunk in the window from the view of readers. Returns it with its slot. The
-    /// caller may remove its bytes.
-    pub(crate) fn pass_on(&self) -> Option<(u32, Slot)> {
+    /// Drops the chunk in the window that readers need least, for `next`, another chunk of this
+    /// file, or of another one. Returns its slot, which may be overwritten.
+    pub(crate) fn pass_on(&self, next: Option<u32>) -> Option<Slot> {
+        let at = self.reader_at();
         let mut p = lock(&self.progress);
-        let (chunk, slot) = p.passing.pop_front()?;
-        self.large.dropped(chunk);
+        let least_needed = p.least_needed(at, next)?;
+        let (chunk, mut slot) = p.passing.remove(least_needed)?;
+        slot.hide();
+        self.large.count_drop();
         p.give_back(chunk);
         drop(p);
-        // A reader that looked between bit and count sleeps again without knowing.
+        // A reader that looked between tag and count sleeps again without knowing.
         self.large.ticked();
-        Some((chunk, slot))
-    }
-
-    /// Keeps the slot of a dropped chunk whose blocks could not be freed.
-    pub(crate) fn keep_slot(&self, slot: Slot) {
-        lock(&self.progress).lost.push(slot);
+        Some(slot)
     }
 
     /// Number of chunks in the window.
@@ -303,16 +312,31 @@ impl ChunkedFetch {
         lock(&self.progress).passing.len()
     }
 
-    /// Takes all its slots, once it has ended.
+    /// Number of chunks in the window or on their way into it. (Those on their way into space of
+    /// their own count, too.)
+    pub(crate) fn held(&self) -> usize {
+        let p = lock(&self.progress);
+        p.passing.len() + p.in_flight()
+    }
+
+    /// Takes all its slots, once it has ended. The caller counts a drop before they are used again.
     pub(crate) fn take_slots(&self) -> Vec<Slot> {
         let mut p = lock(&self.progress);
-        let lost = std::mem::take(&mut p.lost);
-        p.passing.drain(..).map(|(_, slot)| slot).chain(lost).collect()
+        let hidden = |(_, mut slot): (u32, Slot)| {
+            slot.hide();
+            slot
+        };
+        p.passing.drain(..).map(hidden).collect()
+    }
+
+    /// The chunk that its reader is at.
+    fn reader_at(&self) -> u32 {
+        self.large.head.reading.load(Ordering::Relaxed)
     }
 
     /// Whether its reader has reached the end.
     pub(crate) fn is_read(&self) -> bool {
-        self.large.head.ended.load(Ordering::Relaxed) != 0
+        self.reader_at() == READ_TO_END
     }
 
     /// Notes that a chunk of a streamed file has space of its own.

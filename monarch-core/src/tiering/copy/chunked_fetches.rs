@@ -405,11 +405,12 @@ impl ChunkedFetches {
         fetch.file.share.iter().for_each(|share| share.hand_over());
         if let Some(tier) = self.cx.tiers.get(fetch.tier) {
             let slots = fetch.take_slots();
-            if slots.is_empty() {
-                return tier.parts.discard(&fetch.part);
+            if !slots.is_empty() {
+                // (Counted before they are overwritten.)
+                fetch.large.count_drop();
             }
-            fetch.large.all_dropped();
-            tier.parts.discard_passing(&fetch.part, slots);
+            drop(slots);
+            tier.parts.discard(&fetch.part);
         }
     }
 
@@ -420,7 +421,10 @@ impl ChunkedFetches {
         lines.maintain_window();
         let all = lines.all();
         let waits = !lines.line(true).is_empty();
+        // (Files without readers leave the window after a minute.)
+        let unused = lines.window.as_ref().filter(|_| lines.streamed.is_empty()).map(|w| w.slots.clone());
         drop(lines);
+        unused.iter().for_each(|slots| _ = slots.release(u64::MAX));
         if waits {
             self.waker.wake(Lane::Rings);
             self.waker.wake(Lane::Threads);
@@ -441,7 +445,8 @@ impl ChunkedFetches {
     /// Number of files that are being fetched in chunks, and the bytes of them that are present.
     pub(crate) fn partial_copies(&self) -> (u64, u64) {
         let all = lock(&self.fetch_lines).all();
-        let there = |f: &Arc<ChunkedFetch>| (u64::from(f.large.count()) * f.large.chunk).min(f.part.size);
+        let chunks = |f: &ChunkedFetch| u64::from(f.large.count()) + f.passing() as u64;
+        let there = |f: &Arc<ChunkedFetch>| (chunks(f) * f.large.chunk).min(f.part.size);
         (all.len() as u64, all.iter().map(there).sum())
     }
 
@@ -460,7 +465,7 @@ impl ChunkedFetches {
             fetch.keep_some();
             return Some(Room::Own);
         }
-        let slot = window.slot(fetch, &lines.streamed, &self.cx.tiers)?;
+        let slot = window.slot(fetch, chunk, &lines.streamed, &self.cx.tiers)?;
         Some(Room::Window(slot))
     }
 
@@ -488,6 +493,8 @@ impl Reclaimer for ChunkedFetches {
             dropped += 1;
             self.give_up(&fetch, CopyOutcome::Refused(Refusal::Dropped, Some(pause)));
         }
+        let slots = lock(&self.fetch_lines).window.as_ref().filter(|w| w.tier == tier).map(|w| w.slots.clone());
+        freed += slots.map_or(0, |slots| slots.release(bytes.saturating_sub(freed)));
         (dropped, freed)
     }
 

@@ -3,11 +3,12 @@
 //!
 //! A sequential reader of such a file gets chunks that were fetched once in large requests, instead
 //! of reading a few hundred KB at a time from the PFS. Each streamed file has a share of the
-//! window; its oldest chunks are dropped for the next ones.
+//! window's slots. Its next chunks are written over those that its reader has left behind.
 
 use crate::tier::TierDir;
 use crate::tiering::copy::chunked_fetch::ChunkedFetch;
 use crate::tiering::copy::window_slots::{Slot, Slots};
+use monarch_abi::control::Stream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ const WINDOW_SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
 const KEEPERS_DIVISOR: usize = 4;
 /// Time without requests after which a streamed file is ended for another one.
 const MAX_IDLE: Duration = Duration::from_secs(10);
+
+/// Maximum number of chunks that a reader of a streamed file requests ahead.
+const MAX_CHUNKS_AHEAD: usize = 4;
 
 /// Number of chunks of `chunk` bytes in the window of a tier.
 fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
@@ -42,10 +46,9 @@ impl Shares {
         self.slots / self.readers.max(reading).max(1)
     }
 
-    /// Number of chunks that a reader may request ahead: the chunk being read, and the one before,
-    /// which others may still read, stay.
+    /// Number of chunks that a reader may request ahead, beside the chunk being read.
     fn ahead(&self) -> u32 {
-        self.of_each(0).saturating_sub(2).min(4) as u32
+        self.of_each(0).saturating_sub(1).min(MAX_CHUNKS_AHEAD) as u32
     }
 
     fn note(&mut self, reading: usize) {
@@ -77,25 +80,37 @@ pub(crate) struct Window {
     pub(crate) tier: usize,
     /// Bytes of a slot.
     chunk: u64,
-    slots: Arc<Slots>,
+    pub(crate) slots: Arc<Slots>,
     shares: Shares,
 }
 
 impl Window {
     /// Makes a window for chunks of `chunk` bytes in the first tier that is large enough; a small
     /// one if the data may fit. `make_room` frees bytes of a tier that an earlier job has filled.
-    pub(crate) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
+    /// Readers see what is in the window by `stream`.
+    pub(crate) fn make(
+        tiers: &[TierDir],
+        stream: &'static Stream,
+        chunk: u64,
+        small: bool,
+        make_room: impl Fn(usize, u64),
+    ) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
             let slots = slots(dir.space.ledger.usage().capacity, chunk, small)?;
             if slots < 2 || dir.space.suspended() {
                 return None;
             }
-            let room = dir.space.ledger.reserve_bytes(slots * chunk).or_else(|| {
+            let begin = || {
+                let file = dir.parts.begin_window(slots, chunk);
+                file.inspect_err(|e| tracing::warn!(tier = dir.name, error = %e, "large files are not streamed"))
+                    .ok()?
+            };
+            let file = begin().or_else(|| {
                 make_room(tier, slots * chunk);
-                dir.space.ledger.reserve_bytes(slots * chunk)
+                begin()
             })?;
             let shares = Shares { slots: slots as usize, readers: 0 };
-            Some(Self { tier, chunk, slots: Slots::new(slots as usize, room), shares })
+            Some(Self { tier, chunk, slots: Slots::new(slots as u32, stream, file), shares })
         })
     }
 
@@ -134,42 +149,48 @@ impl Window {
             || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS_DIVISOR).max(1)
     }
 
-    /// Takes a slot for a chunk of `of`: a free one, if the disk has space for it, or that of the
-    /// oldest chunk of a file that was read or has more than its share.
-    pub(crate) fn slot(&self, of: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>], tiers: &[TierDir]) -> Option<Slot> {
+    /// Takes a slot for a chunk of `of`: a free one, if the disk has space for it, or that of a
+    /// chunk of a file that was read or has more than its share.
+    pub(crate) fn slot(
+        &self,
+        of: &ChunkedFetch,
+        chunk: u32,
+        streamed: &[Arc<ChunkedFetch>],
+        tiers: &[TierDir],
+    ) -> Option<Slot> {
         let share = self.shares.of_each(being_read(streamed));
-        let may_grow = of.passing() < share && tiers.get(self.tier)?.space.has_room_on_disk(self.chunk);
-        if may_grow && let Some(slot) = self.slots.take() {
+        let dir = tiers.get(self.tier)?;
+        let (held, mut is_short) = (of.held(), false);
+        let may_allocate = || {
+            is_short = !dir.space.has_room_on_disk(self.chunk);
+            !is_short
+        };
+        if held < share
+            && let Some(slot) = self.slots.take(may_allocate)
+        {
             return Some(slot);
         }
-        // A file that may have no more has at least the chunk being read and the next one.
-        let its_share = if may_grow { share.max(1) } else { share.clamp(1, 2) };
-        let victim = if let Some(read) = streamed.iter().find(|f| f.is_read() && f.passing() > 0) {
-            read
-        } else if of.passing() >= its_share {
-            of
-        } else {
-            streamed.iter().max_by_key(|f| f.passing()).filter(|f| f.passing() > share)?
-        };
-        let (chunk, slot) = victim.pass_on()?;
-        let range = victim.range(chunk);
-        let dir = tiers.get(victim.tier)?;
-        match dir.parts.punch(&victim.part, range.start, range.end - range.start) {
-            Ok(()) => Some(slot),
-            Err(e) => {
-                // Its blocks stay in use, and so does the slot, with the file.
-                tracing::debug!(tier = dir.name, error = %e, "a chunk that was passed on keeps its blocks");
-                victim.keep_slot(slot);
-                None
-            }
+        if let Some(read) = streamed.iter().find(|f| f.is_read() && f.passing() > 0) {
+            return read.pass_on(None);
         }
+        // A file that may have no more has at least the chunk being read and the next one.
+        let its_share = if is_short { share.clamp(1, 2) } else { share.max(1) };
+        if held >= its_share {
+            return of.pass_on(Some(chunk));
+        }
+        streamed.iter().max_by_key(|f| f.passing()).filter(|f| f.passing() > share)?.pass_on(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Shares, Slots, slots};
-    use crate::tier::Ledger;
+    use super::{Shares, Slot, Slots, slots};
+    use crate::tier::TierDir;
+    use monarch_abi::control::Stream;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use zerocopy::FromZeros;
 
     #[test]
     fn a_window_grows_with_its_tier() {
@@ -179,18 +200,73 @@ mod tests {
         assert_eq!(slots(1 << 30, 0, false), None);
     }
 
+    /// A window in a directory, with `slots` slots of 4 KiB.
+    fn window(dir: &Path, slots: u32) -> (TierDir, Arc<Slots>, &'static Stream) {
+        let tier = TierDir::open("t", dir, 1 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        let file = tier.parts.begin_window(slots.into(), 4096).unwrap().unwrap();
+        let stream: &'static Stream = Box::leak(Box::new(Stream::new_zeroed()));
+        (tier, Slots::new(slots, stream, file), stream)
+    }
+
     /// A window could be dropped, and its room given to others, while a chunk was still on its way
     /// into it.
     #[test]
     fn the_room_of_a_window_is_kept_for_its_last_slot() {
-        let ledger = Ledger::new(1 << 20, 4096);
-        let window = Slots::new(2, ledger.reserve_bytes(8192).unwrap());
-        let slots = [window.take(), window.take()].map(Option::unwrap);
-        assert!(window.take().is_none());
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, window, stream) = window(dir.path(), 2);
+        let slots = [window.take(|| true), window.take(|| true)].map(Option::unwrap);
+        assert!(window.take(|| true).is_none());
         drop(window);
-        assert_eq!(ledger.usage().reserved, 8192);
+        assert!(tier.space.ledger.usage().reserved >= 8192 && stream.number.load(Ordering::Relaxed) != 0);
         drop(slots);
-        assert_eq!(ledger.usage().reserved, 0);
+        assert!(tier.space.ledger.usage().reserved < 8192 && stream.number.load(Ordering::Relaxed) == 0);
+    }
+
+    #[test]
+    fn slots_that_were_written_are_taken_first_until_their_blocks_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_tier, window, _) = window(dir.path(), 3);
+        assert!(window.take(|| false).is_none(), "the disk has no room");
+        let number = |slot: &Slot| (slot.place().1, slot.place().2);
+        let first = window.take(|| true).unwrap();
+        assert_eq!(number(&first), (0, true));
+        drop(first);
+        let again = window.take(|| false).unwrap();
+        assert_eq!((number(&again), window.release(u64::MAX)), ((0, false), 0), "it is in use");
+        drop(again);
+        assert_eq!((window.release(1), window.release(1)), (4096, 0));
+        assert!(window.take(|| false).is_none());
+    }
+
+    #[test]
+    fn a_chunk_is_found_in_its_slot_only_and_by_its_window_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_tier, window, stream) = window(dir.path(), 3);
+        let mut slots = [window.take(|| true), window.take(|| true)].map(Option::unwrap);
+        let number = slots[0].place().0.number();
+        slots[1].show(77, 5);
+        assert_eq!(stream.find(77, 5), Some((number, 4096)));
+        assert_eq!([stream.find(77, 4), stream.find(76, 5), stream.find(0, 0)], [None; 3]);
+        // Copied into another slot, or damaged.
+        let tag = stream.tags[1].load(Ordering::Relaxed);
+        stream.tags[0].store(tag, Ordering::Relaxed);
+        assert_eq!(stream.find(77, 5), Some((number, 4096)));
+        for bit in 0..64 {
+            stream.tags[1].store(tag ^ 1 << bit, Ordering::Relaxed);
+            assert_eq!(stream.find(77, 5), None);
+        }
+        slots[1].show(77, 5);
+        slots[1].hide();
+        assert_eq!(stream.find(77, 5), None);
+        // The next chunk of a slot is not hidden with the one before.
+        slots[1].show(77, 6);
+        stream.removed(1, tag);
+        assert_eq!(stream.find(77, 6), Some((number, 4096)));
+        // (As if the window were another one by now.)
+        stream.begin(number ^ 1, 4096, 3);
+        slots[1].show(77, 6);
+        assert_eq!(stream.find(77, 6), None);
     }
 
     #[test]
@@ -198,11 +274,11 @@ mod tests {
         let mut shares = Shares { slots: 16, readers: 0 };
         assert_eq!((shares.of_each(0), shares.ahead()), (16, 4));
         shares.note(4);
-        assert_eq!((shares.of_each(1), shares.ahead()), (4, 2));
+        assert_eq!((shares.of_each(1), shares.ahead()), (4, 3));
         // Three of them are between two files.
         shares.note(1);
         shares.forget();
-        assert_eq!((shares.of_each(1), shares.ahead()), (5, 3));
+        assert_eq!((shares.of_each(1), shares.ahead()), (5, 4));
         // More than were noted yet.
         assert_eq!(shares.of_each(8), 2);
         (0..9).for_each(|_| shares.forget());

@@ -92,7 +92,7 @@ impl Streaming {
             self.reclaim.shrink(tier, bytes);
         };
         let before = lock(&self.fetch_lines).window.as_ref().map(Window::chunk);
-        let make = |chunk| Window::make(&self.cx.tiers, chunk, bytes <= room, make_room);
+        let make = |chunk| Window::make(&self.cx.tiers, &self.cx.ctl.ctl.stream, chunk, bytes <= room, make_room);
         if before.is_some() {
             // The next window can use its space.
             lock(&self.fetch_lines).drop_window();

@@ -146,6 +146,7 @@ impl ResidencyReport {
         if word.state() == State::Partial
             && let Some(large) = live.segment.state.large(entry.id)
         {
+            let large = large.streamed_through(&self.cx.ctl.ctl.stream);
             let chunks = u64::from(large.count()).saturating_mul(large.chunk).min(size);
             census.chunks = census.chunks.saturating_add(chunks);
         }
