@@ -195,6 +195,29 @@ pub fn remove_empty(root: &Root, rel: &[u8]) -> bool {
     path.is_some_and(|mut path| path.c_str().is_some_and(|path| kernel::unlink(path, libc::AT_REMOVEDIR).is_ok()))
 }
 
+/// The same for a directory that others have removed on the PFS: its clean copies go, too.
+pub fn remove_published(root: &Root, rel: &[u8]) -> bool {
+    if let Ok(dir) = open_dir(root.in_tree(rel)) {
+        let _ = each(dir.0, |name| {
+            let rel = child(rel, name.name)?;
+            let entry = tree::read(root, rel.get())?;
+            match &entry {
+                Entry::Directory => {
+                    remove_published(root, rel.get());
+                }
+                Entry::Clean(clean) => {
+                    let place = Place::at(*root, rel.get()).ok_or(libc::ENAMETOOLONG)?;
+                    tree::forget(&place, &entry)?;
+                    drop_data(root, &clean.file);
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+    }
+    remove_empty(root, rel)
+}
+
 /// Where the overlay has the clean copy with this number, or the pending file, below a directory;
 /// whether it is published.
 pub fn find_file(root: &Root, dir: &[u8], id: u64) -> Option<(PathBuffer, bool)> {

@@ -8,7 +8,7 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
-use super::open::is_written;
+use super::open::{forget_changed, is_left_over, is_written};
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
@@ -24,9 +24,12 @@ pub(super) fn is_quiet(root: &Root) -> bool {
     root.state().entries.load(Ordering::Acquire) == 0 && !root.map.may_be_overtaken()
 }
 
-/// What the overlay says of a name, whose directory is followed.
+/// What the overlay says of a name that is to be changed, whose directory is followed. A clean copy
+/// whose file others have removed or changed is none, nor is a directory that they have removed.
 pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
     Ok(match lookup(place, false)? {
+        Found::Entry(entry) if forget_changed(place, &entry)? => Entry::Nothing,
+        Found::Entry(Entry::Directory) if is_left_over(place)? => Entry::Nothing,
         Found::Entry(entry) => entry,
         Found::Elsewhere(_) => Entry::Nothing,
     })
@@ -434,7 +437,6 @@ pub fn publish_for_link(place: &mut Place, follow: bool) -> Result<Answer<()>> {
     match lookup(place, follow)? {
         Found::Entry(Entry::File(_)) => Err(libc::EXDEV),
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        Found::Entry(Entry::Clean(_)) => Ok(Answer::Plain),
         _ if is_quiet(&place.root) => Ok(Answer::Plain),
         // Whether there is such a file comes before what the other name is.
         _ => on_pfs(place).map(|_| Answer::Plain),

@@ -9,7 +9,7 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
-use super::names::unhide;
+use super::names::{is_dir, on_pfs, unhide};
 use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
@@ -38,6 +38,9 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                 return kernel::open(path, flags, how.mode).map(Answer::Done);
             }
         };
+        if excludes && forget_changed(place, &entry)? {
+            continue;
+        }
         match &entry {
             Entry::Nothing if !writes => return Ok(Answer::Plain),
             Entry::Nothing => {}
@@ -75,7 +78,7 @@ pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::Clean(clean) if !writes => {
                 return Ok(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done));
             }
-            Entry::Clean(_) if excludes => return Ok(Answer::Plain),
+            Entry::Clean(_) if excludes => return Err(libc::EEXIST),
             Entry::Clean(_) => {}
         }
         match create(place, how, &entry)? {
@@ -113,13 +116,14 @@ fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
 }
 
 /// Whether a directory of the overlay was left where the PFS has none any more, and is gone now.
-fn is_left_over(place: &Place) -> Result<bool> {
-    let mut path = place.on_pfs()?;
-    if !matches!(kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?), Err(libc::ENOENT)) {
-        return Ok(false);
+pub fn is_left_over(place: &Place) -> Result<bool> {
+    match on_pfs(place) {
+        Ok(st) if is_dir(&st) => return Ok(false),
+        Ok(_) | Err(libc::ENOENT | libc::ENOTDIR) => {}
+        Err(_) => return Ok(false),
     }
     let _journal = Journal::lock(&place.root)?;
-    Ok(listing::remove_empty(&place.root, place.rel()))
+    Ok(listing::remove_published(&place.root, place.rel()))
 }
 
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
@@ -166,15 +170,32 @@ fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
     if flags & (libc::O_DIRECT | libc::O_PATH | libc::O_DIRECTORY) != 0 {
         return None;
     }
-    let mut path = place.on_pfs().ok()?;
-    // SAFETY: a C string.
-    let now = unsafe { sys::identity(libc::AT_FDCWD, path.c_str()?.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) }.ok()?;
-    let then = (clean.file.ino, clean.size, clean.mtime_ns, clean.ctime_ns);
-    if (now.ino, now.size, now.mtime_ns, now.ctime_ns) != then {
+    if !is_unchanged(place, clean)? {
         let _ = forget_clean(place);
         return None;
     }
     open_data(&place.root, &clean.file, flags).ok()
+}
+
+/// Whether the PFS has the file that was published, unchanged; `None` if it does not say.
+fn is_unchanged(place: &Place, clean: &Clean) -> Option<bool> {
+    let mut path = place.on_pfs().ok()?;
+    // SAFETY: a C string.
+    let now = match unsafe { sys::identity(libc::AT_FDCWD, path.c_str()?.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) } {
+        Ok(now) => now,
+        Err(libc::ENOENT | libc::ENOTDIR) => return Some(false),
+        Err(_) => return None,
+    };
+    let then = (clean.file.ino, clean.size, clean.mtime_ns, clean.ctime_ns);
+    Some((now.ino, now.size, now.mtime_ns, now.ctime_ns) == then)
+}
+
+/// Drops the clean copy at a place, if others have removed or changed its file: whether they have.
+pub fn forget_changed(place: &Place, entry: &Entry) -> Result<bool> {
+    match entry {
+        Entry::Clean(clean) if is_unchanged(place, clean) == Some(false) => forget_clean(place).map(|()| true),
+        _ => Ok(false),
+    }
 }
 
 /// Drops the clean copy at a place.
