@@ -143,6 +143,8 @@ pub(crate) const fn mixed(key: u64, number: u64) -> u64 {
 }
 
 /// A large file with its bitmaps.
+///
+/// Methods: 26, because shim and agent each ask for chunks, for copies of them and for the window.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeFile<'a> {
     /// Position in the table.

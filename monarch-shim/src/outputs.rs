@@ -51,6 +51,7 @@ pub mod open;
 pub mod order;
 pub mod peers;
 pub mod place;
+pub mod remembered;
 pub mod rename;
 pub mod roots;
 pub mod stat;

@@ -1,5 +1,5 @@
-//! Streamed files: chunks in the window are overwritten in place under their readers. Whatever these
-//! do, they get the bytes of the version that they have open.
+//! Streamed files: chunks in the window are overwritten in place under their readers. Whatever
+//! these do, they get the bytes of the version that they have open.
 
 use crate::faults::{MIB, du, kill, wait_for};
 use crate::harness::{Job, Plan, World};

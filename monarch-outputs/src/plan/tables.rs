@@ -134,8 +134,8 @@ impl Tables {
         self.unlink_left(since, 0);
     }
 
-    /// The job removes a directory: what the PFS still has there of files that have left it, and are
-    /// open, is removed before, and not with them.
+    /// The job removes a directory: what the PFS still has there of files that have left it, and
+    /// are open, is removed before, and not with them.
     pub(super) fn unlink_left_in(&mut self, dir: &[u8], time_ns: u64) {
         let mut gone = Vec::new();
         for id in self.leaving.intersection(&self.open) {

@@ -8,8 +8,9 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::listing;
 use super::lookup::{Found, lookup};
-use super::open::{forget_changed, is_left_over, is_written};
+use super::open::is_written;
 use super::place::Place;
+use super::remembered::{forget_changed, is_dir, is_left_over, on_pfs, unhide};
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;
@@ -35,12 +36,6 @@ pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
     })
 }
 
-/// What the PFS has at a place.
-pub(super) fn on_pfs(place: &Place) -> core::result::Result<libc::stat64, Errno> {
-    let mut path = place.on_pfs()?;
-    kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?)
-}
-
 /// Whether the directory of a place may be changed.
 pub(super) fn may_change_directory(place: &Place) -> Result<()> {
     let mut path = place.parent_on_pfs()?;
@@ -51,10 +46,6 @@ pub(super) fn may_change_directory(place: &Place) -> Result<()> {
 /// published.
 pub(super) fn is_published(place: &Place, file: &Staged) -> bool {
     place.root.state().is_publishing(file.id) || on_pfs(place).is_ok()
-}
-
-pub(super) fn is_dir(st: &libc::stat64) -> bool {
-    st.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// Whether a call that has found no descriptor for the lock of the journal is a plain one: what it
@@ -315,25 +306,6 @@ pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answe
             Ok(Answer::Plain)
         }
     }
-}
-
-/// Before a plain call gives something a name that the job has removed: waits until it is. A file
-/// that has left the name by a rename and is still open hides it for longer: then the name gets a
-/// removal of its own.
-pub(super) fn unhide(place: &Place) -> Result<()> {
-    let root = &place.root;
-    barrier::wait_for_all(root)?;
-    let is_hidden = || Ok::<_, Errno>(matches!(tree::read(root, place.rel())?, Entry::Removed));
-    if !is_hidden()? {
-        return Ok(());
-    }
-    let journal = Journal::lock(root)?;
-    if is_hidden()? {
-        let about = About { flags: flag::PUBLISHED, ..About::default() };
-        journal.append(Op::Unlink, about, place.rel(), b"")?;
-    }
-    drop(journal);
-    barrier::wait_for_all(root).map(drop)
 }
 
 /// Whether the PFS may have a name only because an older file of that name was published a moment

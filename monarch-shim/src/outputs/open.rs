@@ -7,12 +7,11 @@ use super::create::{Create, Created, NOT_PASSED_ON, create, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::listing;
 use super::lookup::{Found, lookup};
-use super::names::{is_dir, on_pfs, unhide};
 use super::place::Place;
+use super::remembered::{forget_changed, forget_clean, is_left_over, is_unchanged, unhide};
 use super::roots::Root;
-use super::tree::{self, Entry, drop_data};
+use super::tree::{self, Entry};
 use core::ffi::c_int;
 use monarch_abi::outputs::names::{Clean, Staged};
 use monarch_abi::outputs::record::{Op, flag};
@@ -115,17 +114,6 @@ fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
     }
 }
 
-/// Whether a directory of the overlay was left where the PFS has none any more, and is gone now.
-pub fn is_left_over(place: &Place) -> Result<bool> {
-    match on_pfs(place) {
-        Ok(st) if is_dir(&st) => return Ok(false),
-        Ok(_) | Err(libc::ENOENT | libc::ENOTDIR) => {}
-        Err(_) => return Ok(false),
-    }
-    let _journal = Journal::lock(&place.root)?;
-    Ok(listing::remove_published(&place.root, place.rel()))
-}
-
 /// The PFS gets the call when nothing is pending: before, it would find another file at the name.
 pub fn through(place: &Place) -> Result<Answer<Fd>> {
     unhide(place)?;
@@ -175,38 +163,6 @@ fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
         return None;
     }
     open_data(&place.root, &clean.file, flags).ok()
-}
-
-/// Whether the PFS has the file that was published, unchanged; `None` if it does not say.
-fn is_unchanged(place: &Place, clean: &Clean) -> Option<bool> {
-    let mut path = place.on_pfs().ok()?;
-    // SAFETY: a C string.
-    let now = match unsafe { sys::identity(libc::AT_FDCWD, path.c_str()?.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) } {
-        Ok(now) => now,
-        Err(libc::ENOENT | libc::ENOTDIR) => return Some(false),
-        Err(_) => return None,
-    };
-    let then = (clean.file.ino, clean.size, clean.mtime_ns, clean.ctime_ns);
-    Some((now.ino, now.size, now.mtime_ns, now.ctime_ns) == then)
-}
-
-/// Drops the clean copy at a place, if others have removed or changed its file: whether they have.
-pub fn forget_changed(place: &Place, entry: &Entry) -> Result<bool> {
-    match entry {
-        Entry::Clean(clean) if is_unchanged(place, clean) == Some(false) => forget_clean(place).map(|()| true),
-        _ => Ok(false),
-    }
-}
-
-/// Drops the clean copy at a place.
-pub fn forget_clean(place: &Place) -> Result<()> {
-    let _journal = Journal::lock(&place.root)?;
-    let entry = tree::read(&place.root, place.rel())?;
-    if let Entry::Clean(clean) = &entry {
-        tree::forget(place, &entry)?;
-        drop_data(&place.root, &clean.file);
-    }
-    Ok(())
 }
 
 /// Opens a pending file again for writing; `None` if it is no longer that.

@@ -7,11 +7,10 @@ use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::listing;
-use super::names::{
-    MAX_TRIES, entry_at, goes_plainly, is_dir, is_published, is_quiet, may_change_directory, on_pfs, unhide,
-};
-use super::open::{forget_clean, hold, is_written};
+use super::names::{MAX_TRIES, entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
+use super::open::{hold, is_written};
 use super::place::Place;
+use super::remembered::{forget_clean, is_dir, on_pfs, unhide};
 use super::roots::Root;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;

@@ -26,7 +26,7 @@ const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// A large file whose chunks are fetched into a partial copy.
 ///
-/// Methods: 30, most of them one step of [`Progress`] under its lock.
+/// Methods: 31, most of them one step of [`Progress`] under its lock.
 pub(crate) struct ChunkedFetch {
     pub(crate) file: ClaimedFile,
     pub(crate) large: LargeFile<'static>,
@@ -109,7 +109,8 @@ impl ChunkedFetch {
     }
 
     /// Takes what readers have requested. Returns whether they have. A reader that requests a chunk
-    /// that is present has found its bit or tag damaged, or asked before it came: that is set again.
+    /// that is present has found its bit or tag damaged, or asked before it came: that is set
+    /// again.
     pub(crate) fn drain_chunk_requests(&self) -> bool {
         let mut p = lock(&self.progress);
         let mut any = false;

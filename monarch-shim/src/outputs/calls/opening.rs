@@ -6,7 +6,7 @@ use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::Place;
 use crate::outputs::tree::Entry;
-use crate::outputs::{attributes, descriptors, kernel, open as opens, peers};
+use crate::outputs::{attributes, descriptors, kernel, open as opens, peers, remembered};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -127,7 +127,7 @@ pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_in
             peers::settle(place, true);
             match lookup(place, true)? {
                 Found::Entry(Entry::Nothing | Entry::Directory) => {}
-                Found::Entry(Entry::Clean(_)) if changes => opens::forget_clean(place)?,
+                Found::Entry(Entry::Clean(_)) if changes => remembered::forget_clean(place)?,
                 Found::Entry(Entry::Clean(_)) => {}
                 // (Or a link on the way is not published.)
                 Found::Entry(_) | Found::Elsewhere(_) => drop(opens::through(place)?),
