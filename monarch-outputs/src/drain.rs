@@ -527,11 +527,19 @@ impl Drain {
         self.view.has_marker.store(self.marker.may_be_there(), Ordering::Release);
     }
 
-    /// Ends copies that run, and takes the marker away if nothing is pending.
+    /// Ends copies that run, and takes the marker away if nothing is pending. The journal of an idle
+    /// root is begun again: the next agent has nothing to publish once more, should others have
+    /// removed on the PFS what this one has published.
     pub fn stop(&mut self) {
         self.copier.stop();
         let _ = self.take_copies();
         self.looked = None;
         self.tell(false);
+        if let Some((log, [])) = self.publisher.log_at_rest()
+            && self.plan.lock().is_idle()
+            && let Err(failure) = self.compaction.begin_again(&self.staging, log, &self.plan)
+        {
+            tracing::debug!(?failure, "the journal of an output root is not cut at its end");
+        }
     }
 }

@@ -38,7 +38,7 @@ pub struct ScanProgress {
 #[derive(Debug, Default)]
 pub(super) struct DirScan {
     /// Children: `name_lo`/`name_len` point into `names`, `aux` of a directory is its position in
-    /// [`Tree::dirs`], of a link the offset of its target in `links`.
+    /// `Tree::dirs`, of a link the offset of its target in `links`.
     pub(super) entries: Vec<Record>,
     pub(super) names: Vec<u8>,
     pub(super) links: Vec<u8>,
