@@ -4,7 +4,7 @@ they go.
 """
 import glob, os, pathlib, shutil, subprocess, tempfile, time
 
-from see import C, RW, T, W, X, data, digest, fails, get, look, main, put, replay, same, say, tool, tree
+from see import C, LONG_AGO, RW, T, W, X, data, digest, fails, get, look, main, put, replay, same, say, tool, tree
 
 
 @replay
@@ -400,6 +400,87 @@ def to_a_sibling_of_the_root():
     say(os.stat("back").st_nlink, os.path.samefile("back", f"{sibling}/second_name"))
     for name in ("second_name", "not_staged"):
         os.unlink(f"{sibling}/{name}")
+
+
+@replay
+def directories_that_are_renamed_to_themselves():
+    os.makedirs("d/e")
+    put("d/pending", data(1, 1000))
+    fd = os.open("d/e/open", RW | C | T)
+    os.write(fd, b"written")
+    os.rename("d", "d")
+    os.rename("d/pending", "d/./pending")
+    fails("below itself", os.rename, "d", "d/e/open")
+    look("d", "d/pending", "d/e", "d/e/open")
+    os.close(fd)
+    look("d/e/open")
+
+
+@replay(barrier=True)
+def names_that_open_files_have_left():
+    """A file is open while it is renamed; its old name goes to something else."""
+    put("other", b"other")
+    put("published", b"published")
+    made = {
+        "directory": os.mkdir, "pipe": os.mkfifo, "link": lambda name: os.link("other", name), "symlink": lambda name: os.symlink("other", name),
+        "appended": lambda name: put(name, b"new", W | C), "renamed": lambda name: os.rename("published", name),
+        "read": lambda name: os.close(os.open(name, os.O_RDONLY | C)), "exclusive": lambda name: put(name, b"new", W | C | X),
+    }
+    for what, make in made.items():
+        for is_published in (False, True):
+            old, new = f"{what} {is_published}", f"{what} {is_published}, its file"
+            if is_published:
+                put(old, data(old, 5000))
+                os.link(old, "for a moment")
+                os.unlink("for a moment")
+            fd = os.open(old, W | C, 0o644)
+            os.write(fd, b"W")
+            os.utime(fd, (LONG_AGO, LONG_AGO))
+            os.rename(old, new)
+            put("published", b"published")
+            make(old)
+            look(old, new)
+            os.close(fd)
+            look(old, new)
+
+
+@replay(barrier=True)
+def directories_that_open_files_have_left():
+    for is_published in (False, True):
+        top = f"top {is_published}"
+        os.makedirs(f"{top}/in/deep")
+        if is_published:
+            put(f"{top}/in/deep/f", b"old")
+            os.link(f"{top}/in/deep/f", "for a moment")
+            os.unlink("for a moment")
+        fd = os.open(f"{top}/in/deep/f", W | C | T, 0o644)
+        os.write(fd, b"new")
+        os.rename(f"{top}/in/deep/f", f"{top} f")
+        shutil.rmtree(f"{top}/in/deep")
+        look(f"{top}/in")
+        second = os.open(f"{top}/in/g", W | C | T, 0o644)
+        os.rename(f"{top}/in/g", f"{top} g")
+        os.rename(f"{top}/in", f"{top}/moved")
+        os.close(second)
+        os.close(fd)
+        look(f"{top}/moved", f"{top} f", f"{top} g")
+    tree()
+
+
+@replay
+def removals_and_links_that_are_refused():
+    put("file", b"1")
+    os.mkdir("directory")
+    os.symlink("directory", "link")
+    os.symlink("nowhere", "dangling")
+    fd = os.open("open", W | C | T)
+    for name in ("file", "link", "dangling", "file/below", "nothing", "directory/nothing", "open"):
+        fails(f"rmdir {name}", os.rmdir, name)
+    fails("link of an open file to a name that is there", os.link, "open", "file")
+    fails("in a directory that is not", os.link, "open", "nowhere/name")
+    fails("link of nothing", os.link, "nothing", "file")
+    os.close(fd)
+    look("file", "directory", "link", "dangling", "open")
 
 
 if __name__ == "__main__":
