@@ -527,9 +527,9 @@ impl Drain {
         self.view.has_marker.store(self.marker.may_be_there(), Ordering::Release);
     }
 
-    /// Ends copies that run, and takes the marker away if nothing is pending. The journal of an idle
-    /// root is begun again: the next agent has nothing to publish once more, should others have
-    /// removed on the PFS what this one has published.
+    /// Ends copies that run, and takes the marker away if nothing is pending. The journal of an
+    /// idle root is begun again: the next agent has nothing to publish once more, should others
+    /// have removed on the PFS what this one has published.
     pub fn stop(&mut self) {
         self.copier.stop();
         let _ = self.take_copies();
@@ -539,7 +539,7 @@ impl Drain {
             && self.plan.lock().is_idle()
             && let Err(failure) = self.compaction.begin_again(&self.staging, log, &self.plan)
         {
-            tracing::debug!(?failure, "the journal of an output root is not cut at its end");
+            tracing::warn!(?failure, "the journal of an output root is not cut at its end");
         }
     }
 }

@@ -233,11 +233,24 @@ impl<'a> Tree<'a> {
                 self.remove(&path)?;
             }
         }
-        // (It may have directories without links.)
-        match rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(e),
+        self.remove_dirs(dir)
+    }
+
+    /// Removes a directory that has directories only, if it is there.
+    fn remove_dirs(&self, dir: &[u8]) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(self.tree, dir, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            fd => fd?,
+        };
+        for entry in rustix::fs::Dir::read_from(&fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                self.remove_dirs(&join(dir, name))?;
+            }
         }
+        rustix::fs::unlinkat(self.tree, dir, AtFlags::REMOVEDIR)
     }
 
     fn clear_way(&self, mut dir: &[u8]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What the overlay remembers of names that the PFS has: clean copies, directories, and names that
 //! are hidden. Others may have changed these since.
 
-use super::answer::Result;
+use super::answer::{GONE, Result};
 use super::barrier;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -50,7 +50,11 @@ pub fn forget_clean(place: &Place) -> Result<()> {
 /// Drops the clean copy at a place, if others have removed or changed its file: whether they have.
 pub fn forget_changed(place: &Place, entry: &Entry) -> Result<bool> {
     match entry {
-        Entry::Clean(clean) if is_unchanged(place, clean) == Some(false) => forget_clean(place).map(|()| true),
+        Entry::Clean(clean) if is_unchanged(place, clean) == Some(false) => match forget_clean(place) {
+            Err(GONE) => Err(GONE),
+            // (Without a descriptor for the lock it stays, and is found changed again.)
+            _ => Ok(true),
+        },
         _ => Ok(false),
     }
 }
@@ -62,8 +66,11 @@ pub fn is_left_over(place: &Place) -> Result<bool> {
         Ok(_) | Err(libc::ENOENT | libc::ENOTDIR) => {}
         Err(_) => return Ok(false),
     }
-    let _journal = Journal::lock(&place.root)?;
-    Ok(listing::remove_published(&place.root, place.rel()))
+    match Journal::lock(&place.root) {
+        Ok(_journal) => Ok(listing::remove_published(&place.root, place.rel())),
+        Err(GONE) => Err(GONE),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Before a plain call gives something a name that the job has removed: waits until it is. A file

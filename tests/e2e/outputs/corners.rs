@@ -61,6 +61,68 @@ fn directories_have_the_time_of_the_last_change_of_the_job() {
     same(Outputs::disk, "dir_times.py", &[], &[Drain::Slow], 10);
 }
 
+/// What a job has published is removed by others, and its names go to something else; a later job
+/// does with them what the same programs do direct. What it does not touch stays away.
+#[test]
+fn what_others_have_removed_between_two_jobs_is_not_there() {
+    let w = Outputs::new();
+    let first = r###"
+import os
+os.makedirs("d/in")
+for name in ("a", "b", "c", "gone", "d/x", "d/in/y"):
+    with open(name, "w") as f:
+        f.write(name)
+print("## end", flush=True)
+"###;
+    let second = r###"
+import errno, os
+def fails(f, *args):
+    try:
+        f(*args)
+        print(f.__name__, *args, "ok")
+    except OSError as e:
+        print(f.__name__, *args, errno.errorcode[e.errno])
+def put(name, how):
+    with open(name, how) as f:
+        f.write("second " + name)
+put("pending", "w")
+fails(put, "a", "x")
+fails(os.link, "b", "pending")
+fails(os.rename, "b", "elsewhere")
+fails(os.mkdir, "b")
+fails(os.unlink, "c")
+fails(os.symlink, "pending", "c")
+put("d", "w")
+fails(os.rmdir, "d/in")
+fails(os.rename, "pending", "d/x")
+fails(os.rename, "pending", "d")
+print(sorted(os.listdir(".")), [os.path.lexists(n) for n in ("a", "b", "c", "d", "gone", "d/x")], flush=True)
+print("## end", flush=True)
+"###;
+    let job = |script: &str| w.here(Job::new("python3").arg("-c").arg(script));
+    let others = || {
+        ["a", "b", "c", "gone"].iter().for_each(|name| fs::remove_file(w.root().join(name)).expect("published"));
+        fs::remove_dir_all(w.root().join("d")).expect("published");
+    };
+    w.world().bare(&job(first)).good();
+    others();
+    let direct = w.direct(&job(second));
+    assert!(direct.ended.text().contains("## end"), "{}", direct.ended.errors());
+    // With the agent of the first job, and with a later one.
+    for is_later in [false, true] {
+        w.start(&job(first)).end().good();
+        if is_later {
+            crate::faults::wait_for("the end of the agent", || w.world().agent().is_none());
+        }
+        others();
+        let staged = w.start(&job(second)).end();
+        assert_same(&direct.ended, &staged);
+        let differ = differences(&direct.tree, &tree(&w.published()));
+        assert!(differ.is_empty(), "later {is_later}: another tree:\n{}", differ.join("\n"));
+        w.clear();
+    }
+}
+
 #[test]
 fn an_output_root_that_is_a_link_stays_one_while_files_are_pending() {
     let w = Outputs::new();

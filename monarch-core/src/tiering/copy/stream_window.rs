@@ -202,7 +202,7 @@ mod tests {
 
     /// A window in a directory, with `slots` slots of 4 KiB.
     fn window(dir: &Path, slots: u32) -> (TierDir, Arc<Slots>, &'static Stream) {
-        let tier = TierDir::open("t", dir, 1 << 20, 0).unwrap();
+        let tier = TierDir::open("t", dir, 64 << 20, 0).unwrap();
         tier.recover(|_| {}).unwrap();
         let file = tier.parts.begin_window(slots.into(), 4096).unwrap().unwrap();
         let stream: &'static Stream = Box::leak(Box::new(Stream::new_zeroed()));
