@@ -61,7 +61,7 @@ pub const WHOLE: u32 = 0;
 /// [`Large::mode`]: the file is streamed; only sequential readers request chunks.
 pub const STREAMED: u32 = 1;
 
-/// [`Large::reading`]: that reader has come to the end.
+/// [`Large::reading`]: that reader is at the end.
 pub const READ_TO_END: u32 = u32::MAX;
 
 /// [`Large::rest`]: the copy is to be completed, for readers to come.
@@ -383,7 +383,7 @@ impl<'a> LargeFile<'a> {
         self.head.mode.load(Ordering::Relaxed) == STREAMED
     }
 
-    /// A reader in order of what is streamed has come to this byte of a file of `size` bytes.
+    /// A reader in order of what is streamed is at this byte of a file of `size` bytes.
     #[inline]
     pub fn has_come_to(&self, at: u64, size: u64) {
         let chunk = if at >= size { READ_TO_END } else { self.at(at) };

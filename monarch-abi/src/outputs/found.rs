@@ -1,5 +1,5 @@
 //! What the PFS had at a name when a call of the job changed it, in eight bytes: whether something
-//! else has the name since, or other content, is told by comparing.
+//! else has the name since, or other content, is found by comparing.
 
 /// Not known: nothing can be told.
 pub const UNKNOWN: u64 = 0;

@@ -118,7 +118,7 @@ fn forget_expected(tables: &mut Tables) {
     tables.expected.retain(|key| needed.contains(&key));
 }
 
-/// The claim for which it is told what is expected at the turn of an entry.
+/// The claim whose expectation is compared at the turn of an entry.
 fn key_of(place: Place, entry: &Entry) -> ClaimKey {
     match entry {
         // The file has left that name.

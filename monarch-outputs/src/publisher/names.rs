@@ -82,7 +82,7 @@ impl Names {
                 self.notes.push(format!("{} was removed by the job, and is a directory now: it is kept", lossy(path)));
                 Ok(())
             }
-            // Directly, the job had got the error; to hold all else for it helps nobody.
+            // With direct writing the job gets the error. Holding other entries mends nothing.
             Err(errno @ (Errno::PERM | Errno::BUSY)) => {
                 self.notes.push(format!(
                     "{} was removed by the job, and the PFS refuses that ({errno}): it is kept",

@@ -29,7 +29,7 @@ fn slow(nodes: usize) -> Plan {
     patient(Plan::new(nodes)).files(240).dirs(120).set("index.shared_scan=true").set("index.scan_threads=1").pfs(pfs)
 }
 
-/// Starts a job on each node that does nothing until it is told to end. The first node scans.
+/// Starts a job on each node that does nothing until the test ends it. The first node scans.
 fn waiting(c: &Cluster) -> Vec<Running> {
     let start = |i: usize| {
         let job = c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
