@@ -175,7 +175,7 @@ fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
 /// Locks the journal when the agent is not publishing a file: what is written to it after that
 /// would be published as another file, with an inode that `stat` has never told. The agent ends
 /// soon; where the PFS does not answer, the job does not wait for it.
-fn lock_unpublished<'a>(root: &'a Root, file: &Staged) -> Result<Journal<'a>> {
+pub fn lock_unpublished<'a>(root: &'a Root, file: &Staged) -> Result<Journal<'a>> {
     let journal = Journal::lock(root)?;
     if !root.state().is_publishing(file.id) {
         return Ok(journal);

@@ -51,8 +51,14 @@ fn extended_attributes_and_times_are_those_of_direct_writing() {
 
 #[test]
 fn names_are_made_again_as_something_else() {
-    same(Outputs::new, "again.py", &[], &DRAINED, 400);
-    same(Outputs::disk, "again.py", &[], &[Drain::Quick], 400);
+    let rows = ["removed_trees", "files_and_directories", "directories_and_files", "links_through_files"];
+    same(Outputs::new, "again.py", &rows, &DRAINED, 400);
+    same(Outputs::disk, "again.py", &rows, &[Drain::Quick], 400);
+}
+
+#[test]
+fn a_file_that_is_changed_while_it_is_published_keeps_its_inode() {
+    same(Outputs::new, "again.py", &["inodes"], &DRAINED, 150);
 }
 
 #[test]

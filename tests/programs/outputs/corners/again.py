@@ -72,8 +72,42 @@ def links_through_files():
         print(text[:12], tried(lambda: os.symlink(text, name)), os.path.lexists(name))
 
 
+def inodes():
+    """What is changed after its close has one inode from then on, whatever the agent does with it meanwhile."""
+    def opened(flags):
+        def change(name):
+            fd = os.open(name, flags)
+            os.write(fd, b"more")
+            os.close(fd)
+        return change
+
+    ways = {
+        "truncate": lambda name: os.truncate(name, 700),
+        "longer": lambda name: os.truncate(name, 70_000),
+        "written again": opened(os.O_RDWR),
+        "appended": opened(os.O_WRONLY | os.O_APPEND),
+        "truncated at open": opened(os.O_WRONLY | os.O_TRUNC),
+        "mode": lambda name: os.chmod(name, 0o600),
+        "times": lambda name: os.utime(name, (1_000, 1_000)),
+    }
+    for way, change in ways.items():
+        moved = 0
+        for at in range(24):
+            name = f"inode-{way}-{at}"
+            with open(name, "wb") as f:
+                f.write(bytes(1000))
+            time.sleep(at * 0.0001)
+            change(name)
+            seen = set()
+            for pause in (0, 0.0005, 0.001, 0.003):
+                time.sleep(pause)
+                seen.add(os.lstat(name).st_ino)
+            moved += len(seen) != 1
+        print("inodes", way, moved)
+
+
 rows = [word for word in sys.argv[1:] if not word.startswith("-")]
-for row in (removed_trees, files_and_directories, directories_and_files, links_through_files):
+for row in (removed_trees, files_and_directories, directories_and_files, links_through_files, inodes):
     if not rows or row.__name__ in rows:
         row()
 print("## end")
