@@ -1,8 +1,9 @@
 /* Every function of the C library that takes a path, asked about names below an output root that
- * are pending: `outputs-paths [--no-barriers|--gaps] [NAME...]` in the directory where they go. Each says
- * what it answers for a file, a directory, a link, a file that is open for writing, and names that
- * were just removed. `--no-barriers` leaves out what waits until all is published, and `--gaps`
- * takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps). */
+ * are pending: `outputs-paths [--no-barriers|--gaps] [--alias|--links] [NAME...]` in the directory where
+ * they go. Each says what it answers for a file, a directory, a link, a file that is open for
+ * writing, and names that were just removed. `--no-barriers` leaves out what waits until all is
+ * published, and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps).
+ * `--alias` names them through a link in TMPDIR to their directory, `--links` by links to them. */
 #include "common.h"
 #include <dlfcn.h>
 #include <fts.h>
@@ -25,7 +26,7 @@ extern char **environ;
 
 /* What is asked about. */
 enum kind { FILE_, DIR_, LINK_, WRITTEN, REMOVED, REMOVED_DIR, BELOW_REMOVED, BELOW_FILE, KINDS };
-static const char *const PATHS[KINDS] = {"f", "d", "l", "w", "r", "rd", "rd/x", "f/x"};
+static const char *const NAMES[KINDS] = {"f", "d", "l", "w", "r", "rd", "rd/x", "f/x"};
 
 static void must(int good, const char *what)
 {
@@ -108,7 +109,7 @@ static const char *ftok_(const char *p)
 static const char *glob_(const char *p)
 {
     glob_t g;
-    char pattern[100];
+    char pattern[PATH_MAX];
     snprintf(pattern, sizeof pattern, "%s*", p);
     int one = glob(p, 0, NULL, &g);
     size_t found = one ? 0 : g.gl_pathc;
@@ -140,8 +141,8 @@ static const char *mknod_(const char *p) { return result(!mknod(p, S_IFREG | 064
 static const char *symlink_(const char *p) { return result(!symlink("f", p)); }
 static const char *link_(const char *p) { return result(!link("other", p)); }
 static const char *link_from(const char *p) { return result(!link(p, "made")); }
-static const char *mkdtemp_(const char *p) { char t[100]; snprintf(t, sizeof t, "%s/XXXXXX", p); const char *r = result(mkdtemp(t) != NULL); rmdir(t); return r; }
-static const char *mkstemp_(const char *p) { char t[100]; snprintf(t, sizeof t, "%s/XXXXXX", p); int fd = mkstemp(t); const char *r = result(fd >= 0); close(fd); if (fd >= 0) unlink(t); return r; }
+static const char *mkdtemp_(const char *p) { char t[PATH_MAX]; snprintf(t, sizeof t, "%s/XXXXXX", p); const char *r = result(mkdtemp(t) != NULL); rmdir(t); return r; }
+static const char *mkstemp_(const char *p) { char t[PATH_MAX]; snprintf(t, sizeof t, "%s/XXXXXX", p); int fd = mkstemp(t); const char *r = result(fd >= 0); close(fd); if (fd >= 0) unlink(t); return r; }
 static const char *truncate_(const char *p) { return result(!truncate(p, 2)); }
 static const char *chmod_(const char *p) { return result(!chmod(p, 0755)); }
 static const char *rmdir_(const char *p) { return result(!rmdir(p)); }
@@ -161,8 +162,8 @@ static const char *handle(const char *p)
 }
 static const char *dlopen_(const char *p)
 {
-    char at[100];
-    snprintf(at, sizeof at, "./%s", p);
+    char at[PATH_MAX];
+    snprintf(at, sizeof at, "%s%s", *p == '/' ? "" : "./", p);
     void *l = dlopen(at, RTLD_NOW);
     const char *why = l ? "mapped" : dlerror();
     return strstr(why, "too short") || strstr(why, "invalid ELF") ? "no library" : strstr(why, "No such file") ? "missing" : strrchr(why, ':');
@@ -171,7 +172,7 @@ static const char *setmntent_(const char *p) { FILE *f = setmntent(p, "r"); cons
 static const char *wordexp_(const char *p)
 {
     wordexp_t w;
-    char pattern[100];
+    char pattern[PATH_MAX];
     snprintf(pattern, sizeof pattern, "%s*", p);
     int done = wordexp(pattern, &w, 0);
     return done ? text("%d", done) : text("%zu %s", w.we_wordc, w.we_wordv[0]);
@@ -188,7 +189,7 @@ static const char *fts_(const char *p)
 }
 static int run_execl(const char *p) { return execl(p, p, (char *)NULL); }
 static int run_execv(const char *p) { char *argv[] = {(char *)p, NULL}; return execv(p, argv); }
-static int run_execlp(const char *p) { char at[100]; snprintf(at, sizeof at, "./%s", p); return execlp(at, p, (char *)NULL); }
+static int run_execlp(const char *p) { char at[PATH_MAX]; snprintf(at, sizeof at, "%s%s", *p == '/' ? "" : "./", p); return execlp(at, p, (char *)NULL); }
 static const char *execl_(const char *p) { return in_child(run_execl, p); }
 static const char *execv_(const char *p) { return in_child(run_execv, p); }
 static const char *execlp_(const char *p) { return in_child(run_execlp, p); }
@@ -240,7 +241,7 @@ static const struct { const char *name; const char *(*call)(const char *); int c
     CHANGES(getcwd_, 0), CHANGES(bind_, GONE), CHANGES(mkdir_, GONE), CHANGES(mkfifo_, GONE), CHANGES(mknod_, GONE), CHANGES(symlink_, GONE),
     CHANGES(link_, ALL), NOT_WRITTEN(link_from), CHANGES(mkdtemp_, GONE), CHANGES(mkstemp_, GONE), CHANGES(fopen_new, GONE),
     CHANGES(truncate_, GONE | ONLY(DIR_)), CHANGES(chmod_, ALL), CHANGES(rmdir_, 0), CHANGES(unlink_, 0), CHANGES(remove_, 0),
-    CHANGES(rename_, ALL), CHANGES(inotify_, ALL), CHANGES(handle, ALL), NOT_WRITTEN(dlopen_), CHANGES(setmntent_, ALL),
+    CHANGES(rename_, ALL), CHANGES(inotify_, ALL), NOT_WRITTEN(handle), NOT_WRITTEN(dlopen_), CHANGES(setmntent_, ALL),
     NOT_WRITTEN(wordexp_), NOT_WRITTEN(fts_), CHANGES(execl_, ALL), CHANGES(execv_, ALL), CHANGES(execlp_, ALL),
     CHANGES(spawn_, ALL), CHANGES(child_reads, ALL), CHANGES(child_cuts, GONE | ONLY(LINK_)), CHANGES(child_makes, GONE),
     CHANGES(child_appends, ALL),
@@ -284,10 +285,30 @@ static void make(int call, int kind)
     is_made[call][kind] = 1;
 }
 
+/* The name of an entry of the working directory: itself, or from outside. */
+static enum { HERE, ALIAS, LINKS } from;
+static const char *named(const char *name)
+{
+    static char path[PATH_MAX], dir[PATH_MAX / 2], target[PATH_MAX];
+    if (from == HERE) return name;
+    must(getcwd(dir, sizeof dir) != NULL, "getcwd");
+    snprintf(path, sizeof path, "%s/outer", getenv("TMPDIR"));
+    snprintf(target, sizeof target, "%s%s%s", dir, from == LINKS ? "/" : "", from == LINKS ? name : "");
+    unlink(path);
+    must(!symlink(target, path), path);
+    if (from == ALIAS) strcat(strcat(path, "/"), name);
+    return path;
+}
+
 int main(int argc, char **argv)
 {
-    int barriers = !(argc > 1 && !strcmp(argv[1], "--no-barriers")), gaps = argc > 1 && !strcmp(argv[1], "--gaps");
-    int first = barriers && !gaps ? 1 : 2;
+    int barriers = 1, gaps = 0, first = 1;
+    for (; first < argc && argv[first][0] == '-'; first++) {
+        if (!strcmp(argv[first], "--no-barriers")) barriers = 0;
+        if (!strcmp(argv[first], "--gaps")) gaps = 1;
+        if (!strcmp(argv[first], "--alias")) from = ALIAS;
+        if (!strcmp(argv[first], "--links")) from = LINKS;
+    }
     umask(022);
     for (int pass = 0; pass < 2; pass++) {
         for (unsigned c = 0; c < COUNT; c++) {
@@ -301,8 +322,8 @@ int main(int argc, char **argv)
                 int back = c;
                 while (!CALLS[c].changes && back > 0 && !is_made[back][kind]) back--;
                 if (!is_made[back][kind]) make((int)c, kind);
-                const char *said = CALLS[c].call(PATHS[kind]);
-                printf("%s %s: %s\n", CALLS[c].name, PATHS[kind], said ? said : "?");
+                const char *said = CALLS[c].call(named(NAMES[kind]));
+                printf("%s %s: %s\n", CALLS[c].name, NAMES[kind], said ? said : "?");
                 fflush(stdout);
                 if (CALLS[c].changes && writer >= 0) { close(writer); writer = -1; }
                 must(!chdir(".."), "..");

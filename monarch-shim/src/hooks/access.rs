@@ -56,24 +56,20 @@ unsafe fn check(
         let mut copy = unsafe { super::behind(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
         match copy.as_mut().and_then(|p| p.c_str()) {
             Some(p) => next(CWD, p.as_ptr()),
-            None => {
-                let result = next(dirfd, path);
-                // SAFETY: passed on.
-                if result == 0 { 0 } else { unsafe { missed(dirfd, path, mode, flags) } }
-            }
+            // SAFETY: passed on.
+            None => unsafe { access_beyond(dirfd, path, mode, flags) }.unwrap_or_else(|| next(dirfd, path)),
         }
     })
 }
 
-/// A name that was not found: a link may lead to what is pending.
-#[cold]
-unsafe fn missed(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+/// What an overlay says of a path outside of the output roots from which links lead there.
+#[inline]
+unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
     use crate::outputs;
     // SAFETY: passed on.
-    let again = unsafe { outputs::missed(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
+    let mut beyond = unsafe { outputs::beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) }?;
     // SAFETY: passed on, with a path of the shim.
-    let again = again.and_then(|mut p| unsafe { outputs::access(CWD, p.c_str()?.as_ptr(), mode, flags) });
-    again.unwrap_or(-1)
+    unsafe { outputs::access(CWD, beyond.c_str()?.as_ptr(), mode, flags) }
 }
 
 hook! { next;

@@ -3,6 +3,7 @@
 use super::{enter, hook};
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
 use crate::identity::is_current;
+use crate::outputs;
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_long};
 use libc::{DIR, dirent64};
@@ -18,10 +19,21 @@ const CWD: c_int = libc::AT_FDCWD;
 /// A stream of the shim; null, with errno, for a directory that is not there; `None`: the kernel's.
 unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
     // SAFETY: the application's pointer, tested before it is read.
-    if let Some(stream) = unsafe { crate::outputs::open_dir(dirfd, path) } {
-        return Some(stream);
+    unsafe {
+        if let Some(stream) = outputs::open_dir(dirfd, path) {
+            return Some(stream);
+        }
+        open_indexed(dirfd, path).or_else(|| {
+            // By links outside of the output roots.
+            let mut beyond = outputs::beyond(dirfd, path, true)?;
+            outputs::open_dir(CWD, beyond.c_str()?.as_ptr())
+        })
     }
-    // SAFETY: as above.
+}
+
+/// [`open_stream`] of a directory that the index has.
+unsafe fn open_indexed(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
+    // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
     let saved = errno::errno();
     let stream = match find(&ctx, dirfd, bytes, true) {
@@ -78,7 +90,7 @@ hook! { next;
         open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
     }
     fn fdopendir(fd: c_int) -> *mut DIR {
-        crate::outputs::open_dir_fd(fd).map_or_else(|| next(fd), <*mut _>::cast)
+        outputs::open_dir_fd(fd).map_or_else(|| next(fd), <*mut _>::cast)
     }
     fn readdir(dir: *mut DIR) -> *mut dirent64 {
         match behind(dir) { Behind::Ours(mut s) => read(&mut s), Behind::Real(d) => next(d) }

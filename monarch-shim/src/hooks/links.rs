@@ -1,6 +1,7 @@
 //! readlink and its kin: targets of links, and what is no link, from the index.
 
 use super::{enter, hook, stat};
+use crate::outputs;
 use core::ffi::{c_char, c_int};
 use monarch_abi::control::Counter;
 use monarch_guest::absent::link_target;
@@ -11,9 +12,20 @@ const CWD: c_int = libc::AT_FDCWD;
 
 unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
     // SAFETY: the application's pointers, tested before they are used.
-    if let Some(done) = unsafe { crate::outputs::read_link(dirfd, path, buf, room) } {
-        return Some(done);
+    unsafe {
+        if let Some(done) = outputs::read_link(dirfd, path, buf, room) {
+            return Some(done);
+        }
+        indexed(dirfd, path, buf, room).or_else(|| {
+            // By links outside of the output roots.
+            let mut beyond = outputs::beyond(dirfd, path, false)?;
+            outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
+        })
     }
+}
+
+/// The answer of the index.
+unsafe fn indexed(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
     // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
     // Without room the kernel refuses before it looks at the path.
@@ -48,7 +60,13 @@ unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usiz
 unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
     // SAFETY: the application's pointers, tested before they are read; `out` has PATH_MAX bytes by
     // the contract of realpath(3).
-    unsafe { crate::outputs::real_path(path, out) }
+    unsafe {
+        outputs::real_path(path, out).or_else(|| {
+            // By links outside of the output roots.
+            let mut beyond = outputs::beyond(CWD, path, true)?;
+            outputs::real_path(beyond.c_str()?.as_ptr(), out)
+        })
+    }
 }
 
 hook! { next;

@@ -128,8 +128,12 @@ fn not_found(ctx: &Ctx, dirfd: c_int, path: &[u8], miss: Miss) -> ReadOpen {
 #[inline(never)]
 unsafe fn opened_by_next(done: ReadOpen, dirfd: c_int, path: *const c_char, flags: c_int, fd: c_int) -> c_int {
     match done {
+        ReadOpen::Outside | ReadOpen::OutsideByName | ReadOpen::Next | ReadOpen::ByName if fd < 0 => {
+            // SAFETY: by contract.
+            return unsafe { missed(dirfd, path, flags) };
+        }
         // SAFETY: by contract.
-        ReadOpen::Outside | ReadOpen::OutsideByName if fd < 0 => return unsafe { missed(dirfd, path, flags) },
+        ReadOpen::Outside | ReadOpen::Next if outputs::has_roots() => return unsafe { opened(fd, flags) },
         ReadOpen::OutsideByName | ReadOpen::ByName => return reopened_by(path, fd, flags),
         ReadOpen::Large(hint) => crate::large::remember(fd, hint),
         ReadOpen::Done(_) | ReadOpen::Next | ReadOpen::Outside => {}
@@ -347,7 +351,7 @@ unsafe fn open_any(
     match unsafe { open_copy_of(dirfd, path, flags) } {
         ReadOpen::Done(fd) => fd as c_int,
         done => match (next(), done) {
-            (fd @ 0.., ReadOpen::Outside) => fd,
+            (fd @ 0.., ReadOpen::Outside) if !outputs::has_roots() => fd,
             // SAFETY: passed on.
             (fd, done) => unsafe { opened_by_next(done, dirfd, path, flags, fd) },
         },
@@ -365,7 +369,7 @@ unsafe fn open_other(
     next: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the application's pointer, tested before it is read.
-    if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
+    if let Some(fd) = unsafe { outputs::open_beyond(dirfd, path, flags, mode) } {
         return fd;
     }
     // SAFETY: the application's pointer, tested before it is read.
@@ -383,10 +387,26 @@ unsafe fn open_other(
 #[cold]
 unsafe fn missed(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: passed on.
-    let again = unsafe { outputs::missed(dirfd, path, flags & libc::O_NOFOLLOW == 0) };
+    let again = unsafe { outputs::beyond_found(None, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
     // SAFETY: passed on, with a path of the shim.
     let again = again.and_then(|mut p| unsafe { outputs::open(CWD, p.c_str()?.as_ptr(), flags, 0) });
     again.unwrap_or(-1)
+}
+
+/// An open for reading that has opened a file outside of the output roots, or so it seems: a link
+/// may have led to one that is not what the overlay has there.
+unsafe fn opened(fd: c_int, flags: c_int) -> c_int {
+    let Some(mut beyond) = outputs::beyond_opened(fd) else { return fd };
+    // SAFETY: passed on, with a path of the shim.
+    match beyond.c_str().and_then(|p| unsafe { outputs::open(CWD, p.as_ptr(), flags, 0) }) {
+        None => fd,
+        Some(other) => {
+            let saved = errno::errno();
+            monarch_guest::sys::close(fd);
+            errno::set_errno(saved);
+            other
+        }
+    }
 }
 
 /// An open by the number of the call; `None` when it only reads.

@@ -12,6 +12,7 @@ use libc::stat64 as Stat;
 use monarch_abi::control::Counter;
 use monarch_abi::resolve::{Found, Miss};
 use monarch_guest::absent;
+use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Below, Ctx, Glance};
 use monarch_guest::errno;
 use monarch_guest::guard::{Asked, is_still};
@@ -46,8 +47,14 @@ unsafe fn by_path(
     // SAFETY: passed on.
     unsafe {
         stat_indexed(dirfd, path, buf, follow).unwrap_or_else(|| {
-            let result = translate(next(), buf);
-            if result == 0 { 0 } else { missed(dirfd, path, buf, follow) }
+            let result = next();
+            // (Before the device may be that of a copy's file.)
+            let dev = (result == 0).then(|| (*buf).st_dev);
+            let result = translate(result, buf);
+            match outputs::beyond_found(dev, dirfd, path, follow) {
+                None => result,
+                Some(p) => stat_beyond(p, buf, follow).unwrap_or(result),
+            }
         })
     }
 }
@@ -120,14 +127,11 @@ unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_
     Some(0)
 }
 
-/// A `stat` that has failed: a link may lead to what is pending.
+/// What the overlay says of the place to which links have led; `None` if the PFS is right.
 #[cold]
-unsafe fn missed(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> c_int {
-    // SAFETY: passed on.
-    let again = unsafe { outputs::missed(dirfd, path, follow) };
+unsafe fn stat_beyond(mut path: Absolute, buf: *mut Stat, follow: bool) -> Option<c_int> {
     // SAFETY: passed on, with a path of the shim.
-    let again = again.and_then(|mut p| unsafe { outputs::stat(libc::AT_FDCWD, p.c_str()?.as_ptr(), buf, follow) });
-    again.unwrap_or(-1)
+    unsafe { outputs::stat(CWD, path.c_str()?.as_ptr(), buf, follow) }
 }
 
 /// After a successful fstat of a descriptor, which may also be that of a staged file.
@@ -296,13 +300,12 @@ unsafe fn statx_any(
     };
     // SAFETY: passed on.
     answer().unwrap_or_else(|| unsafe {
-        let result = translate_x(next(mask), mask, buf, &next);
-        if result == 0 {
-            return 0;
-        }
+        let result = next(mask);
+        let dev = (result == 0).then(|| libc::makedev((*buf).stx_dev_major, (*buf).stx_dev_minor));
+        let result = translate_x(result, mask, buf, &next);
         // A link may lead to what is pending.
-        let again = outputs::missed(dirfd, path, follow);
-        again.and_then(|mut p| outputs::statx(CWD, p.c_str()?.as_ptr(), follow, buf, on)).unwrap_or(result)
+        let beyond = outputs::beyond_found(dev, dirfd, path, follow);
+        beyond.and_then(|mut p| outputs::statx(CWD, p.c_str()?.as_ptr(), follow, buf, on)).unwrap_or(result)
     })
 }
 

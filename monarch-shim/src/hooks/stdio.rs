@@ -68,16 +68,29 @@ unsafe fn staged_stream(path: *const c_char, mode: *const c_char) -> Option<*mut
     }
 }
 
-/// A stream that was opened, or not: a link may lead to what is pending.
+/// A stream that was opened, or not: a link may have led to a file that is not what the overlay has
+/// there.
 unsafe fn found_stream(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-    if !stream.is_null() {
-        return stream;
-    }
-    // SAFETY: passed on.
-    let again = unsafe { outputs::missed(CWD, path, true) };
+    let beyond = if stream.is_null() {
+        // SAFETY: passed on.
+        unsafe { outputs::beyond_found(None, CWD, path, true) }
+    } else if outputs::has_roots() {
+        // SAFETY: an open stream.
+        outputs::beyond_opened(unsafe { libc::fileno(stream) })
+    } else {
+        None
+    };
+    let Some(mut beyond) = beyond else { return stream };
     // SAFETY: passed on, with a path of the shim.
-    let again = again.and_then(|mut p| unsafe { staged_stream(p.c_str()?.as_ptr(), mode) });
-    again.unwrap_or(stream)
+    let again = beyond.c_str().and_then(|p| unsafe { staged_stream(p.as_ptr(), mode) });
+    let Some(again) = again else { return stream };
+    if !stream.is_null() {
+        let saved = errno::errno();
+        // SAFETY: nothing was read from it.
+        unsafe { libc::fclose(stream) };
+        errno::set_errno(saved);
+    }
+    again
 }
 
 /// [`staged_stream`] in the place of another stream, by `next`, which opens a path.
@@ -89,7 +102,7 @@ unsafe fn staged_again(
     ctx::for_outputs()?;
     // SAFETY: as above.
     unsafe {
-        let fd = outputs::open(CWD, path, flags_of(mode)?, NEW_FILE)?;
+        let fd = outputs::open_beyond(CWD, path, flags_of(mode)?, NEW_FILE)?;
         if fd < 0 {
             let why = errno::errno();
             // No file has an empty name: the stream is closed, as it is whenever that fails.

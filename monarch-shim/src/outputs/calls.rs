@@ -15,9 +15,11 @@ pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_direct
 pub use inside::{
     Subject, connect, has_roots, is_pending, is_removed, may_differ, may_walk_over, publish, publish_all,
 };
-pub use looking::{access, data_of, file_system, missed, part_of, read_link, real_path, stat, statx};
+pub use looking::{
+    access, beyond, beyond_found, beyond_opened, data_of, file_system, part_of, read_link, real_path, stat, statx,
+};
 pub use naming::{link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};
-pub use opening::{is_staged, open, settle_for_child, temporary, truncate};
+pub use opening::{is_staged, open, open_beyond, settle_for_child, temporary, truncate};
 pub use programs::{own_environment, publish_library, publish_program, publish_searched};
 pub use setting::{set_attributes, set_extended, set_extended_open};
 
@@ -45,6 +47,33 @@ unsafe fn at_path<T>(
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
     unsafe { answer(&ctx, dirfd, path, failed, work) }
+}
+
+/// [`at_path`] that follows links outside of the output roots to them, too, while something is
+/// pending there.
+#[inline]
+unsafe fn at_path_beyond<T>(
+    dirfd: c_int,
+    path: *const c_char,
+    failed: T,
+    work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
+) -> Option<T> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    of_call(|| place_beyond(&ctx, dirfd, bytes, true).map(|mut place| work(&mut place)), failed)
+}
+
+/// The place that a path names, by links outside of the output roots, too, while something is
+/// pending there.
+#[cold]
+#[inline(never)]
+fn place_beyond(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
+    let place = Place::find(ctx, dirfd, path);
+    if place.is_none() && !path.is_empty() && roots::any_pending(ctx) {
+        return Place::behind_links(ctx, dirfd, path, follow);
+    }
+    place
 }
 
 #[cold]
@@ -106,11 +135,8 @@ fn settle_links(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<()> {
 
 /// The place that a path names which is about to be changed.
 fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
-    let place = Place::find(ctx, dirfd, path).or_else(|| if follow { by_number(ctx, dirfd, path) } else { None });
-    if place.is_none() && roots::any_pending(ctx) {
-        return Place::behind_links(ctx, dirfd, path, follow);
-    }
-    place
+    let by_number = || if follow { by_number(ctx, dirfd, path) } else { None };
+    Place::find(ctx, dirfd, path).or_else(by_number).or_else(|| place_beyond(ctx, dirfd, path, follow))
 }
 
 /// The place of a staged file that a path names by the number of a descriptor, if it has a name.

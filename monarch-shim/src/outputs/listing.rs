@@ -337,13 +337,16 @@ impl Drop for Merged {
 
 impl Merged {
     /// The listing of a directory by its open descriptor, which the listing owns from then on;
-    /// `None` if the overlay says nothing about the directory: then the descriptor is the caller's.
+    /// `None` if it is that of the PFS: then the descriptor is the caller's.
     pub fn new(place: &Place, fd: c_int) -> Option<Self> {
-        if !place.rel().is_empty() && !tree::has_dir(&place.root, place.rel()) {
+        let is_known = place.rel().is_empty() || tree::has_dir(&place.root, place.rel());
+        // (Part files may lie in a directory of which the overlay says nothing: those of files that
+        // have left it, or were removed, while they are open.)
+        if !is_known && !place.root.map.is_pending() {
             return None;
         }
         let mut merged = Self { fd: -1, entries: core::ptr::null_mut(), len: 0, room: 0, at: 0 };
-        let filled = merged.fill(place, fd);
+        let filled = if is_known { merged.fill(place, fd) } else { merged.fill_from_pfs(fd) };
         // Duplicates of the descriptor share its position.
         monarch_guest::sys::seek_to(fd, 0);
         filled.ok()?;
@@ -351,12 +354,23 @@ impl Merged {
         Some(merged)
     }
 
-    fn fill(&mut self, place: &Place, fd: c_int) -> Result<()> {
-        let root = &place.root;
+    /// The directory itself and the one above.
+    fn begin(&mut self, fd: c_int) -> Result<()> {
         monarch_guest::sys::seek_to(fd, 0);
         let ino = |path: &CStr| kernel::stat_at(fd, path, 0).map_or(1, |st| st.st_ino);
         self.push(b".", ino(c"."), libc::DT_DIR)?;
-        self.push(b"..", ino(c".."), libc::DT_DIR)?;
+        self.push(b"..", ino(c".."), libc::DT_DIR)
+    }
+
+    /// What the PFS lists, but for hidden names.
+    fn fill_from_pfs(&mut self, fd: c_int) -> Result<()> {
+        self.begin(fd)?;
+        each(fd, |name| if is_hidden(name.name) { Ok(()) } else { self.push(name.name, name.ino, name.kind) })
+    }
+
+    fn fill(&mut self, place: &Place, fd: c_int) -> Result<()> {
+        let root = &place.root;
+        self.begin(fd)?;
         // The overlay first: what the agent publishes from here on the PFS lists, or the overlay
         // has listed.
         let pending = Pending::read(place)?;

@@ -4,6 +4,7 @@ use super::kernel::{self, Errno};
 use super::roots::{self, Root};
 use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
+use core::ops::Range;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
@@ -80,8 +81,8 @@ impl Place {
     }
 
     /// The place below an output root to which symbolic links outside of it lead. With `follow` a
-    /// link in the last component is followed, too. Asks the kernel: for changes while something
-    /// is pending, and for what was not found.
+    /// link in the last component is followed, too. Asks the kernel, and is called only while
+    /// something is pending.
     #[cold]
     pub fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Self> {
         let mut full = PathBuffer::front();
@@ -101,27 +102,30 @@ impl Place {
             if let Some(place) = Self::absolute(ctx, full.get()) {
                 return Some(place);
             }
-            let end = full.get().iter().rposition(|&c| c != b'/')? + 1;
-            let slash = full.get().get(..end)?.iter().rposition(|&c| c == b'/')?;
-            let (parent, name) = (full.get().get(..=slash)?, full.get().get(slash + 1..end)?);
-            let mut real = real_path(parent)?;
-            if real.get() != b"/" {
-                real.append(b"/")?;
+            let mut known = Known::of(full.get())?;
+            append_plain(&mut known.real, full.get().get(known.next.clone())?)?;
+            let rest = full.get().get(known.next.end..)?;
+            let mut whole = PathBuffer::front();
+            whole.append(known.real.get())?;
+            append_plain(&mut whole, rest)?;
+            if !has_parent_component(rest)
+                && let Some((root, below)) = roots::at(ctx, whole.get())
+            {
+                let mut place = Self::at(root, below)?;
+                place.is_dir_path = ends_like_dir(full.get());
+                return Some(place);
             }
-            real.append(name)?;
-            if let Some((root, rest)) = roots::at(ctx, real.get()) {
-                return Self::at(root, rest);
-            }
-            if !follow {
+            if rest.is_empty() && !follow {
                 return None;
             }
-            let target = kernel::read_link(real.c_str()?).ok()?;
+            let target = kernel::read_link(known.real.c_str()?).ok()?;
             let mut next = PathBuffer::front();
             if target.get().first() != Some(&b'/') {
-                next.append(split(real.get()).0)?;
+                next.append(split(known.real.get()).0)?;
                 next.append(b"/")?;
             }
             next.append(target.get())?;
+            next.append(rest)?;
             full = next;
         }
         None
@@ -243,6 +247,27 @@ pub fn real_path(path: &[u8]) -> Option<PathBuffer> {
     let mut copy = PathBuffer::front();
     copy.append(path)?;
     canonical(copy.c_str()?).ok()
+}
+
+/// How far the kernel finds the directories of an absolute path.
+struct Known {
+    /// The path that it gives the last one.
+    real: PathBuffer,
+    /// Where in the path the component behind that stands, which may be the last one of all.
+    next: Range<usize>,
+}
+
+impl Known {
+    fn of(path: &[u8]) -> Option<Self> {
+        let mut end = path.iter().rposition(|&c| c != b'/')? + 1;
+        loop {
+            let begin = path.get(..end)?.iter().rposition(|&c| c == b'/')? + 1;
+            if let Some(real) = real_path(path.get(..begin)?) {
+                return Some(Self { real, next: begin..end });
+            }
+            end = path.get(..begin)?.iter().rposition(|&c| c != b'/')? + 1;
+        }
+    }
 }
 
 /// Appends the components of a path without doubled slashes and dots; separated by slashes from

@@ -20,6 +20,15 @@ fn every_function_that_takes_a_path_answers_as_directly() {
     same(Outputs::disk, program, [150, 60]);
 }
 
+/// `run` cannot know of links that the job makes.
+#[test]
+fn names_that_links_outside_of_the_root_lead_to_are_answered_as_directly() {
+    let program = |w: &Outputs| w.here(w.world().program("outputs-paths")).arg("--alias");
+    same(Outputs::new, program, [150, 60]);
+    let program = |w: &Outputs| w.here(w.world().program("outputs-paths")).arg("--links");
+    same(Outputs::new, program, [150, 60]);
+}
+
 #[test]
 #[ignore = "fails: docs/OUTPUTS.md, Known gaps"]
 fn files_that_are_open_for_writing_are_answered_as_directly() {

@@ -131,7 +131,7 @@ impl Spawning {
         // SAFETY: an action of the application.
         unsafe {
             if is_sure && action.may_be_duplicated() {
-                match outputs::open(CWD, action.path, action.flags | libc::O_CLOEXEC, action.mode) {
+                match outputs::open_beyond(CWD, action.path, action.flags | libc::O_CLOEXEC, action.mode) {
                     Some(fd @ 0..) => return self.replace(n, moved(fd, floor, list)?).map(|()| true),
                     Some(_) => return Err(errno::errno()),
                     None => {}

@@ -82,7 +82,7 @@ pub unsafe fn may_walk_over(path: *const c_char, follows: bool) -> bool {
 }
 
 fn meets_root(ctx: &Ctx, path: &[u8]) -> bool {
-    if Place::find(ctx, libc::AT_FDCWD, path).is_some() {
+    if super::place_beyond(ctx, libc::AT_FDCWD, path, true).is_some() {
         return true;
     }
     let Some(real) = real_path(path) else { return false };
@@ -194,7 +194,7 @@ pub unsafe fn is_removed(path: *const c_char) -> bool {
         Ok(Answer::Done(matches!(found, Ok(Found::Entry(Entry::Removed | Entry::RemovedDir)))))
     };
     // SAFETY: by contract.
-    unsafe { super::at_path(libc::AT_FDCWD, path, false, find) }.unwrap_or_default()
+    unsafe { super::at_path_beyond(libc::AT_FDCWD, path, false, find) }.unwrap_or_default()
 }
 
 /// The errno of connect(2) to a name that is pending: a file that is no socket, or none.
@@ -205,7 +205,7 @@ pub unsafe fn is_removed(path: *const c_char) -> bool {
 pub unsafe fn connect(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        super::at_path(libc::AT_FDCWD, path, -1, |place| match lookup(place, true)? {
+        super::at_path_beyond(libc::AT_FDCWD, path, -1, |place| match lookup(place, true)? {
             Found::Entry(Entry::File(_)) if place.is_dir_path => Err(libc::ENOTDIR),
             Found::Entry(Entry::File(file)) => {
                 let mut path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;

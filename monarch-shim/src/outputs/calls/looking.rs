@@ -4,30 +4,89 @@ use super::at_path;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
 use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
+use crate::descriptor_path::path_of_fd;
 use core::ffi::{c_char, c_int};
+use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
-use monarch_guest::{ctx, errno, user};
+use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::{errno, sys, user};
 
-/// Where a name that was not found leads by links outside of the output roots, if something is
-/// pending below one: the absolute path, on which the call is to be made again.
+/// Where a path leads by links outside of the output roots, if something is pending below one: the
+/// absolute path there, on which the call is to be made first, or again.
 ///
 /// # Safety
 /// As for [`user::path`].
+#[inline]
+pub unsafe fn beyond(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { beyond_links(&ctx, dirfd, path, follow) }
+}
+
 #[cold]
 #[inline(never)]
-pub unsafe fn missed(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
-    let ctx = ctx::for_outputs()?;
-    if errno::errno() != libc::ENOENT || !roots::any_pending(&ctx) {
-        return None;
-    }
+unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
     // SAFETY: by contract.
     let bytes = unsafe { user::path(path)? };
-    if Place::find(&ctx, dirfd, bytes).is_some() {
-        return None;
-    }
-    let found = Place::behind_links(&ctx, dirfd, bytes, follow).and_then(|place| place.on_pfs().ok());
-    errno::set_errno(libc::ENOENT);
+    let saved = errno::errno();
+    let lead = || {
+        let is_outside = roots::any_pending(ctx) && !bytes.is_empty() && Place::find(ctx, dirfd, bytes).is_none();
+        if !is_outside {
+            return None;
+        }
+        Place::behind_links(ctx, dirfd, bytes, follow)?.on_pfs().ok()
+    };
+    let found = lead();
+    errno::set_errno(saved);
     found
+}
+
+/// [`beyond`] after a plain call, which has found something on a device, or has failed.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn beyond_found(dev: Option<u64>, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    let may_lead = match dev {
+        Some(dev) => roots::on_device(&ctx, dev),
+        None => matches!(errno::errno(), libc::ENOENT | libc::ENOTDIR),
+    };
+    // SAFETY: by contract.
+    if may_lead { unsafe { beyond_links(&ctx, dirfd, path, follow) } } else { None }
+}
+
+/// Where the descriptor leads that a plain open of a path outside of the output roots has given, if
+/// something is pending below one: a link may have led there.
+#[inline]
+#[must_use]
+pub fn beyond_opened(fd: c_int) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    opened_below(&ctx, fd)
+}
+
+#[cold]
+#[inline(never)]
+fn opened_below(ctx: &Ctx, fd: c_int) -> Option<Absolute> {
+    let saved = errno::errno();
+    let lead = || {
+        if !roots::any_pending(ctx) || !roots::on_device(ctx, sys::fstat_local(fd)?.st_dev) {
+            return None;
+        }
+        let mut path = PathBuffer::front();
+        // SAFETY: as many bytes are written as it says.
+        unsafe { path.fill(|out| path_of_fd(fd, out)) }?;
+        roots::at(ctx, path.get())?;
+        Some(Absolute(path))
+    };
+    let found = lead();
+    errno::set_errno(saved);
+    found
+}
+
+/// The place that a path names, also by links outside of the output roots.
+fn place_of(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Place> {
+    super::place_beyond(ctx, libc::AT_FDCWD, path, follow)
 }
 
 /// stat(2) and lstat(2).
@@ -190,8 +249,12 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
 pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
-    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let bytes = unsafe { user::path(path)? };
     let saved = errno::errno();
+    let Some(mut place) = place_of(&ctx, bytes, follow) else {
+        errno::set_errno(saved);
+        return None;
+    };
     let found = lookup::lookup(&mut place, follow);
     errno::set_errno(saved);
     let Ok(lookup::Found::Entry(tree::Entry::File(file))) = found else { return None };
@@ -206,8 +269,12 @@ pub unsafe fn part_of(path: *const c_char, follow: bool) -> Option<Absolute> {
 pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
-    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let bytes = unsafe { user::path(path)? };
     let saved = errno::errno();
+    let Some(mut place) = place_of(&ctx, bytes, true) else {
+        errno::set_errno(saved);
+        return None;
+    };
     let found = lookup::lookup(&mut place, true);
     errno::set_errno(saved);
     match found {
@@ -238,8 +305,12 @@ fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
 pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
     let ctx = ctx::for_outputs()?;
     // SAFETY: by contract.
-    let mut place = Place::find(&ctx, libc::AT_FDCWD, unsafe { user::path(path)? })?;
+    let bytes = unsafe { user::path(path)? };
     let saved = errno::errno();
+    let Some(mut place) = place_of(&ctx, bytes, follow) else {
+        errno::set_errno(saved);
+        return None;
+    };
     peers::settle(&place, follow);
     let found = lookup::lookup(&mut place, follow);
     errno::set_errno(saved);

@@ -22,11 +22,35 @@ pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -
     unsafe { open_below(&ctx, dirfd, path, flags, mode) }
 }
 
+/// [`open`] that follows links outside of the output roots to them for an open that changes nothing,
+/// too, while something is pending there.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn open_beyond(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        open(dirfd, path, flags, mode).or_else(|| {
+            if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
+                return None;
+            }
+            let mut beyond = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?;
+            open(libc::AT_FDCWD, beyond.c_str()?.as_ptr(), flags, mode)
+        })
+    }
+}
+
+/// Whether an open makes a file where there is nothing, not even a link.
+const fn excludes(flags: c_int) -> bool {
+    flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL
+}
+
 #[cold]
 #[inline(never)]
 unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
     let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
-    let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let excludes = excludes(flags);
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
     let found = |bytes| {
         if changes { changed_place(ctx, dirfd, bytes, follow) } else { Place::find(ctx, dirfd, bytes) }
@@ -121,9 +145,10 @@ unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> 
 /// As for [`user::path`].
 pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_int> {
     let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let follow = flags & libc::O_NOFOLLOW == 0 && !excludes(flags);
     // SAFETY: by contract.
     unsafe {
-        at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+        at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
             peers::settle(place, true);
             match lookup(place, true)? {
                 Found::Entry(Entry::Nothing | Entry::Directory) => {}

@@ -44,7 +44,7 @@ pub unsafe fn publish_program(dirfd: c_int, path: *const c_char, environment: *c
 unsafe fn being_written(dirfd: c_int, path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract of the caller.
     unsafe {
-        super::at_path(dirfd, path, -1, |place| match lookup(place, true)? {
+        super::at_path_beyond(dirfd, path, -1, |place| match lookup(place, true)? {
             Found::Entry(Entry::File(file)) => {
                 let mut path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
                 kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::X_OK, libc::AT_EACCESS)?;
