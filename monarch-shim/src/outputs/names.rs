@@ -403,8 +403,15 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
 }
 
 /// Before link(2) of what lies at a place: waits until it is published. A file that a process has
-/// open for writing cannot be: EXDEV, as of a link to another file system.
-pub fn publish_for_link(place: &mut Place, follow: bool) -> Result<Answer<()>> {
+/// open for writing cannot be: EXDEV, as of a link to another file system. `outside`: the device
+/// of the directory of the new name, if that lies outside of the output roots.
+pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -> Result<Answer<()>> {
+    if let Found::Entry(Entry::File(file)) = lookup(place, follow)? {
+        let is_other_device = outside.is_some_and(|dev| dev != place.root.output.dev.load(Ordering::Relaxed));
+        if is_other_device || is_written(&place.root, &file) {
+            return Err(libc::EXDEV);
+        }
+    }
     settle(place, follow)?;
     match lookup(place, follow)? {
         Found::Entry(Entry::File(_)) => Err(libc::EXDEV),

@@ -112,6 +112,9 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         }
         _ => {}
     }
+    if let (Entry::Nothing | Entry::Directory | Entry::Clean(_), false) = (&source, exchanges) {
+        fails_at_once(&from, &to, &target, flags)?;
+    }
     if matches!(target, Entry::Removed) {
         unhide(&to)?;
     }
@@ -131,6 +134,26 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let mut target = Target::new(to, flags, Some(&from))?;
     target.under_way = beside::making(&target.place);
     Ok((Answer::Plain, After::Move(from, target)))
+}
+
+/// The error of a rename of what the PFS has, which waits for nothing where it is sure to fail: if
+/// the first name is missing, or a directory would replace a pending file.
+fn fails_at_once(from: &Place, to: &Place, target: &Entry, flags: u32) -> Result<()> {
+    match on_pfs(from) {
+        Err(e @ (libc::ENOENT | libc::ENOTDIR)) => {
+            // (The kernel looks at both directories first.)
+            HeldParent::of(to)?;
+            Err(e)
+        }
+        Ok(st) if is_dir(&st) && matches!(target, Entry::File(_)) => Err(if flags & libc::RENAME_NOREPLACE != 0 {
+            libc::EEXIST
+        } else if lies_below(to.rel(), from.rel()) {
+            libc::EINVAL
+        } else {
+            libc::ENOTDIR
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a rename leads to or from another device than that of the output root: there is none

@@ -361,7 +361,6 @@ fn a_clean_copy_gives_way_to_what_others_wrote() {
 }
 
 #[test]
-#[ignore = "fails: entries of a directory that others removed hide what is renamed to its name"]
 fn a_directory_that_others_removed_is_committed_again() {
     let remove = |top: &Path| fs::remove_dir_all(top.join("final")).unwrap();
     same_with_others(&Outputs::new(), "directory", [remove, nothing]);

@@ -62,6 +62,11 @@ def owners():
     look("g")
     put("g", b"written again, by another user than its owner")
     look("g")
+
+
+@replay(barrier=True)
+def owners_of_links():
+    put("f", b"f")
     os.symlink("f", "link")
     fails("lchown", os.lchown, "link", 5, 6)
     look("link", "f")

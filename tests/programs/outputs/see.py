@@ -167,7 +167,8 @@ def fsync(path):
 def main():
     words = sys.argv[1:]
     held = "--no-barriers" in words
-    names = [w for w in words if not w.startswith("--")] or list(REPLAYS)
+    left_out = [w.removeprefix("--but=") for w in words if w.startswith("--but=")]
+    names = [w for w in words if not w.startswith("--")] or [w for w in REPLAYS if w not in left_out]
     top = os.getcwd()
     os.umask(0o022)
     for name in names:

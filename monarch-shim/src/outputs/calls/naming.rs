@@ -120,7 +120,9 @@ pub unsafe fn link(
     unsafe {
         let work = |place: &mut Place| {
             peers::settle(place, follow);
-            names::publish_for_link(place, follow).map(as_result)
+            let outside = user::path(to).filter(|to| changed_place(&place.root.ctx, to_fd, to, false).is_none());
+            let outside = outside.and_then(|to| kernel::device_of_parent(to_fd, to));
+            names::publish_for_link(place, follow, outside).map(as_result)
         };
         let first = at_changed_path(from_fd, from, follow, -1, work);
         match first {
