@@ -2,7 +2,7 @@
 """Output roots beside the everyday suite: what is killed, frameworks, and suites of others.
 
     tests/outputs.py kills [--how all|job|both|agent] [--rounds N] [--seed N]     a second or two a round
-    tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--latency TIME]    a second a round
+    tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--processes N] [--latency TIME]    a second a round
     tests/outputs.py frameworks [NAME...]         needs environments of tests/venvs.sh; 20 minutes
     tests/outputs.py suites [NAME...]             CPython's own tests; 20 minutes
 
@@ -10,7 +10,8 @@
 (`all`), alone (`job`), with its agent (`both`), or the agent alone, again and again (`agent`); then
 `monarch recover`. What a reader of the
 PFS sees all the time must be a state that the job had, and at the end the last one.
-`random`: calls at random on few names, direct and staged: the same answers, the same files at the end.
+`random`: calls at random on few names, direct and staged, by one process or several that take turns:
+the same answers, the same files at the end.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.
 `suites`: the tests of an interpreter with their scratch below an output root, direct and staged: the

@@ -41,6 +41,24 @@ impl Place {
 
     /// [`Place::find`] for an absolute path.
     pub fn absolute(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        if let Some(place) = Self::without_links(ctx, path) {
+            return Some(place);
+        }
+        if !is_odd(path) {
+            let is_behind_link = roots::is_behind_known_link(ctx, path);
+            return if is_behind_link { Self::behind_links(ctx, libc::AT_FDCWD, path, false) } else { None };
+        }
+        let mut plain = PathBuffer::front();
+        plain.append(b"/")?;
+        append_plain(&mut plain, path)?;
+        if has_parent_component(path) || !roots::is_behind_known_link(ctx, plain.get()) {
+            return None;
+        }
+        Self::behind_links(ctx, libc::AT_FDCWD, path, false)
+    }
+
+    /// [`Place::absolute`] by the real path of an output root.
+    fn without_links(ctx: &Ctx, path: &[u8]) -> Option<Self> {
         if has_parent_component(path) {
             return Self::by_parent(ctx, path);
         }
@@ -82,7 +100,7 @@ impl Place {
 
     /// The place below an output root to which symbolic links outside of it lead. With `follow` a
     /// link in the last component is followed, too. Asks the kernel, and is called only while
-    /// something is pending.
+    /// something is pending, or for paths through links that the agent has heard of.
     #[cold]
     pub fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Self> {
         let mut full = PathBuffer::front();
@@ -99,7 +117,7 @@ impl Place {
         }
         full.append(path)?;
         for _ in 0..MAX_OUTER_LINKS {
-            if let Some(place) = Self::absolute(ctx, full.get()) {
+            if let Some(place) = Self::without_links(ctx, full.get()) {
                 return Some(place);
             }
             let mut known = Known::of(full.get())?;

@@ -105,19 +105,26 @@ impl Root {
     }
 }
 
-/// The output root at or above an absolute path without odd components, and the rest of the path
-/// with its leading slashes.
+/// The output root whose real path is, or stands above, an absolute path without odd components,
+/// and the rest of the path with its leading slashes.
 pub fn at<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
-    let outputs = ctx.map.outputs();
-    let below = |text: &[u8]| {
-        let rest = path.strip_prefix(text).filter(|_| !text.is_empty())?;
-        matches!(rest.first(), None | Some(b'/')).then_some(rest)
-    };
-    let (number, rest) = outputs.iter().enumerate().find_map(|(number, output)| {
-        let rest = below(ctx.map.str(&output.path)).or_else(|| below(ctx.map.str(&output.spelling)))?;
-        Some((number, rest))
-    })?;
+    let mut outputs = ctx.map.outputs().iter().enumerate();
+    let (number, rest) =
+        outputs.find_map(|(number, output)| Some((number, below(path, ctx.map.str(&output.path))?)))?;
     Some((get(ctx, number)?, rest))
+}
+
+/// Whether an absolute path leads on from a link to, into or towards an output root that the agent
+/// has heard of. Where the link leads by now, the kernel knows.
+pub fn is_behind_known_link(ctx: &Ctx, path: &[u8]) -> bool {
+    let leads_on = |text: &[u8]| below(path, text).is_some_and(|rest| rest.iter().any(|&c| c != b'/'));
+    ctx.map.outputs().iter().any(|output| leads_on(ctx.map.str(&output.spelling)))
+}
+
+/// What follows a directory in a path that it is, or stands above.
+fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(dir).filter(|_| !dir.is_empty())?;
+    matches!(rest.first(), None | Some(b'/')).then_some(rest)
 }
 
 /// The output root whose staging directory holds a file at an absolute path, and the rest of the

@@ -1,14 +1,18 @@
-"""`random_calls.py SEED COUNT [N,N...]`: calls at random on few names below the present directory, or
-those of them with these numbers. Each prints its result in words that are the same wherever it runs,
-and so does a look at all names now and then.
+"""`random_calls.py SEED COUNT PROCESSES [N,N...]`: calls at random on few names below the present
+directory, or those of them with these numbers, by processes that take turns. Each prints its result
+in words that are the same wherever it runs, and so does a look at all names now and then. The first
+process says the names as they are, the second one through the link BEYOND, which `run` can see, the
+third one in full.
 """
-import errno, fcntl, mmap, os, random, re, shutil, socket, stat, sys, time
+import errno, fcntl, mmap, os, random, re, shutil, socket, stat, struct, sys, time
 
 from see import data, digest, say, told
 
-SEED, COUNT = int(sys.argv[1]), int(sys.argv[2])
-ONLY = {int(n) for n in sys.argv[3].split(",")} if sys.argv[3:] else range(COUNT)
+SEED, COUNT, PROCESSES = map(int, sys.argv[1:4])
+ONLY = {int(n) for n in sys.argv[4].split(",")} if sys.argv[4:] else range(COUNT)
 rng = random.Random(SEED)
+# What stands before the names that this process says.
+before = ""
 DIRS = ["", "a/", "a/b/", "c/"]
 NAMES = ["one", "two", "three", "four.tmp"]
 # The process keeps so many descriptors at most.
@@ -17,11 +21,15 @@ open_files = []
 
 
 def path():
-    return rng.choice(DIRS) + rng.choice(NAMES)
+    return before + rng.choice(DIRS) + rng.choice(NAMES)
 
 
 def directory():
-    return rng.choice(DIRS[1:]).rstrip("/")
+    return before + rng.choice(DIRS[1:]).rstrip("/")
+
+
+def short(name):
+    return name.removeprefix(before)
 
 
 def any_name():
@@ -63,7 +71,7 @@ def open_one():
     if not flags & os.O_CREAT:
         flags &= ~os.O_EXCL
     name, mode = any_name(), rng.choice((0o666, 0o600, 0o755))
-    yield f"open {name} {words(flags)} {mode:o}"
+    yield f"open {short(name)} {words(flags)} {mode:o}"
     fd = os.open(name, flags | os.O_NONBLOCK, mode)
     yield told(os.fstat(fd))
     if not flags & (os.O_WRONLY | os.O_RDWR):
@@ -188,7 +196,7 @@ def close(fd, flags):
 @calls
 def put_whole():
     name = path()
-    yield f"put {name}"
+    yield f"put {short(name)}"
     with opened(name, rng.choice(("wb", "ab", "wb", "xb", "r+b"))) as f:
         f.write(data((SEED, rng.random()), size()))
     yield told(os.stat(name))
@@ -198,7 +206,7 @@ def put_whole():
 def in_a_child():
     name, how = path(), rng.choice(("wb", "ab", "xb"))
     content = data((SEED, rng.random()), size())
-    yield f"put {name} {how} in a child"
+    yield f"put {short(name)} {how} in a child"
     sys.stdout.flush()
     if (child := os.fork()) == 0:
         status = 0
@@ -214,23 +222,40 @@ def in_a_child():
 @calls
 def rename():
     old, new = any_name(), any_name()
-    yield f"rename {old} {new}"
+    yield f"rename {short(old)} {short(new)}"
     os.rename(old, new)
     yield told(os.lstat(new))
 
 
-def is_being_written(name):
-    def number(st):
-        return st.st_dev, st.st_ino
+# What each process has open for writing, as it says to the others: a count, and numbers of files.
+NUMBERS = struct.Struct(f"{1 + 2 * MAX_OPEN}Q")
+said_open = mmap.mmap(-1, NUMBERS.size * PROCESSES)
+
+
+def number(st):
+    return st.st_dev, st.st_ino
+
+
+def say_open(process):
     # (The number of a file without a name may be another one's.)
-    writers = [number(st) for st in (os.fstat(fd) for fd, _ in open_files) if st.st_nlink]
+    files = [number(st) for st in (os.fstat(fd) for fd, _ in open_files) if st.st_nlink]
+    fields = [len(files), *(n for file in files for n in file)]
+    NUMBERS.pack_into(said_open, process * NUMBERS.size, *fields, *[0] * (1 + 2 * MAX_OPEN - len(fields)))
+
+
+def is_being_written(name):
+    say_open(me)
+    writers = set()
+    for process in range(PROCESSES):
+        count, *fields = NUMBERS.unpack_from(said_open, process * NUMBERS.size)
+        writers |= {tuple(fields[2 * n:2 * n + 2]) for n in range(count)}
     return os.path.exists(name) and number(os.stat(name)) in writers
 
 
 @calls
 def link():
     old, new, follow = path(), path(), rng.random() < 0.5
-    yield f"link {old} {new}"
+    yield f"link {short(old)} {short(new)}"
     try:
         os.link(old, new, follow_symlinks=follow)
     except OSError as e:
@@ -246,8 +271,8 @@ def link():
 
 @calls
 def symlink():
-    to, name = rng.choice((path(), rng.choice(NAMES), "../" + rng.choice(NAMES), "nowhere")), path()
-    yield f"symlink {to} {name}"
+    to, name = rng.choice((short(path()), rng.choice(NAMES), "../" + rng.choice(NAMES), "nowhere")), path()
+    yield f"symlink {to} {short(name)}"
     os.symlink(to, name)
     yield os.readlink(name)
 
@@ -255,7 +280,7 @@ def symlink():
 @calls
 def unlink():
     name = any_name()
-    yield f"unlink {name}"
+    yield f"unlink {short(name)}"
     os.unlink(name)
     yield "done"
 
@@ -263,7 +288,7 @@ def unlink():
 @calls
 def mkdir():
     name = any_name() if rng.random() < 0.05 else directory()
-    yield f"mkdir {name}"
+    yield f"mkdir {short(name)}"
     os.mkdir(name, rng.choice((0o777, 0o700)))
     yield told(os.stat(name))
 
@@ -271,7 +296,7 @@ def mkdir():
 @calls
 def rmdir():
     name = any_name()
-    yield f"rmdir {name}"
+    yield f"rmdir {short(name)}"
     os.rmdir(name)
     yield "done"
 
@@ -280,7 +305,7 @@ def rmdir():
 def remove_all():
     if rng.random() < 0.3:
         name = directory()
-        yield f"remove all of {name}"
+        yield f"remove all of {short(name)}"
         shutil.rmtree(name)
         yield "done"
 
@@ -288,7 +313,7 @@ def remove_all():
 @calls
 def change():
     name, how = any_name(), rng.randrange(4)
-    yield f"change {name} {how}"
+    yield f"change {short(name)} {how}"
     if how == 0:
         os.chmod(name, rng.choice((0o755, 0o700, 0o775)))
     elif how == 1:
@@ -304,7 +329,7 @@ def change():
 @calls
 def other_kinds():
     name, how = path(), rng.randrange(2)
-    yield f"make {name} {how}"
+    yield f"make {short(name)} {how}"
     if how:
         os.mkfifo(name)
     else:
@@ -317,7 +342,7 @@ def other_kinds():
 def copy():
     old, new = path(), path()
     how = rng.choice((shutil.copyfile, shutil.copy2, shutil.move))
-    yield f"{how.__name__} {old} {new}"
+    yield f"{how.__name__} {short(old)} {short(new)}"
     # (What is special would block.)
     if os.path.exists(old) and not os.path.isfile(old) or os.path.exists(new) and not os.path.isfile(new):
         return
@@ -368,7 +393,7 @@ def steps(function):
         for step in function():
             said.append(step)
     except OSError as e:
-        said.append(errno.errorcode.get(e.errno, e))
+        said.append(errno.errorcode.get(e.errno, type(e).__name__))
     except shutil.Error as e:
         said.append(type(e).__name__)
     return said
@@ -376,16 +401,74 @@ def steps(function):
 
 # What makes most states is called more often.
 KINDS += [open_one] * 4 + [put_whole, rename, unlink, mkdir] * 2
-for d in DIRS[1:]:
-    os.mkdir(d)
-for n in range(COUNT):
+me = 0
+
+
+def turn(n):
     # (What differs once must not change all later choices.)
     rng.seed(f"{SEED} {n}")
     said = steps(rng.choice(KINDS)) if n in ONLY else ()
     if said:
-        say(n, *said)
+        say(n, *([f"({me})"] if PROCESSES > 1 else []), *said)
     if n % 25 == 24 and ONLY == range(COUNT):
         look_at_all()
-for fd, _ in open_files:
-    os.close(fd)
+    sys.stdout.flush()
+    say_open(me)
+
+
+def begin(process, others):
+    """A process that makes the calls whose numbers it reads: two pipes to it."""
+    global me, before
+    (asks, ask), (answers, answer) = os.pipe(), os.pipe()
+    if child := os.fork():
+        os.close(asks)
+        os.close(answer)
+        return child, ask, answers
+    for fd in (ask, answers, *(fd for _, *pipes in others for fd in pipes)):
+        os.close(fd)
+    me, before = process, ("", f"{os.environ['BEYOND']}/", f"{os.getcwd()}/")[process % 3]
+    while said := os.read(asks, 8):
+        turn(int.from_bytes(said, "little"))
+        os.write(answer, b".")
+    os._exit(0)
+
+
+def end(child, ask, answers):
+    """(What it has open, it closes by its end.)"""
+    os.close(ask)
+    os.close(answers)
+    if status := os.waitpid(child, 0)[1]:
+        say("ended with", status)
+
+
+def take_turns():
+    others = []
+    for process in range(PROCESSES):
+        others.append(begin(process, others))
+    for n in range(COUNT):
+        rng.seed(f"whose {SEED} {n}")
+        process, ends = rng.randrange(PROCESSES), rng.random() < 0.03
+        child, ask, answers = others[process]
+        os.write(ask, n.to_bytes(8, "little"))
+        if not os.read(answers, 1):
+            say("no answer of", process)
+        if ends:
+            end(*others[process])
+            NUMBERS.pack_into(said_open, process * NUMBERS.size, *[0] * (1 + 2 * MAX_OPEN))
+            others[process] = None
+            others[process] = begin(process, filter(None, others))
+    for other in others:
+        end(*other)
+
+
+for d in DIRS[1:]:
+    os.mkdir(d)
+sys.stdout.flush()
+if PROCESSES > 1:
+    take_turns()
+else:
+    for n in range(COUNT):
+        turn(n)
+    for fd, _ in open_files:
+        os.close(fd)
 look_at_all()

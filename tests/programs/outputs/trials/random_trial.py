@@ -28,6 +28,15 @@ def run(command, cwd, env):
     return ended.returncode, ended.stdout, ended.stderr
 
 
+def beyond(place, to):
+    """The environment, with a link to the directory."""
+    link = f"{place.tmp}/beyond"
+    if os.path.lexists(link):
+        os.unlink(link)
+    os.symlink(to, link)
+    return place.env | {"BEYOND": link}
+
+
 def differs(a, b):
     """The first line at which two outputs part, with the two before it."""
     a, b = a.splitlines() + ["(end)"], b.splitlines() + ["(end)"]
@@ -37,17 +46,17 @@ def differs(a, b):
     return None
 
 
-def one(place, seed, count, only=()):
+def one(place, seed, count, processes, only=()):
     """What differs in a round, if anything does; in these calls alone, where they are given."""
-    program = ["python3", f"{PROGRAMS}/random_calls.py", str(seed), str(count), *(",".join(map(str, part)) for part in [only] if part)]
+    program = ["python3", f"{PROGRAMS}/random_calls.py", str(seed), str(count), str(processes), *(",".join(map(str, part)) for part in [only] if part)]
     direct = f"{place.mount}/direct"
     for top in (direct, place.root):
         for name in os.listdir(top) if os.path.isdir(top) else ():
             path = f"{top}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
         os.makedirs(f"{top}/work")
-    bare = run(program, f"{direct}/work", place.env)
-    staged = run(place.staged(*program), f"{place.root}/work", place.env)
+    bare = run(program, f"{direct}/work", beyond(place, f"{direct}/work"))
+    staged = run(place.staged(*program), f"{place.root}/work", beyond(place, f"{place.root}/work"))
     if part := differs(bare[1], staged[1]):
         return f"another answer:\n{part}\n{staged[2]}"
     if bare[0] != staged[0] or bare[2] != staged[2]:
@@ -59,7 +68,7 @@ def one(place, seed, count, only=()):
     return None
 
 
-def fewest(place, seed, count):
+def fewest(place, seed, count, processes):
     """Calls of a round that differ by themselves, of which none can be left out."""
     calls = list(range(count))
     step = count // 2
@@ -67,7 +76,7 @@ def fewest(place, seed, count):
         at = 0
         while at < len(calls):
             fewer = calls[:at] + calls[at + step:]
-            if fewer and one(place(), seed, count, fewer):
+            if fewer and one(place(), seed, count, processes, fewer):
                 calls = fewer
             else:
                 at += step
@@ -80,6 +89,7 @@ def main(words):
     options.add_argument("--rounds", type=int, default=100)
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--calls", type=int, default=200, help="calls of a round")
+    options.add_argument("--processes", type=int, default=1, help="that take turns")
     options.add_argument("--latency", default="0", help="of a call of the PFS, such as 1ms")
     options.add_argument("--fewest", action="store_true", help="of each round that differs, find the fewest calls that do")
     options = options.parse_args(words)
@@ -94,15 +104,15 @@ def main(words):
         return places[0]
 
     for seed in range(options.seed, options.seed + options.rounds):
-        wrong = one(place(), seed, options.calls)
+        wrong = one(place(), seed, options.calls, options.processes)
         if not wrong:
             continue
         failed += 1
         print(f"seed {seed}: {wrong}", flush=True)
         if options.fewest:
-            calls = fewest(lambda: place(True), seed, options.calls)
-            print(f"  calls {','.join(map(str, calls))}: {one(place(True), seed, options.calls, calls)}", flush=True)
+            calls = fewest(lambda: place(True), seed, options.calls, options.processes)
+            print(f"  calls {','.join(map(str, calls))}: {one(place(True), seed, options.calls, options.processes, calls)}", flush=True)
         place(True)
     place().__exit__()
-    print(f"random: {options.rounds} rounds of {options.calls} calls from seed {options.seed} at {options.latency} a call, {failed} differ")
+    print(f"random: {options.rounds} rounds of {options.calls} calls by {options.processes} processes from seed {options.seed} at {options.latency} a call, {failed} differ")
     return failed > 0
