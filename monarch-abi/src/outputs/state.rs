@@ -40,6 +40,9 @@ pub mod closed {
     pub const GONE: u32 = 2;
 }
 
+/// Words of [`State::written_through`].
+const WRITTEN_WORDS: usize = 15;
+
 /// The counters. Fields: 41, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
@@ -132,8 +135,8 @@ pub struct State {
     pub publishing: [AtomicU64; MAX_PUBLISHING],
     /// 1 if a process waits for one of them, to open it for writing.
     pub is_waited_for: AtomicU64,
-    /// Zero.
-    pub reserved4: [AtomicU64; 15],
+    /// A Bloom filter of the names of files that processes have opened for writing on the PFS itself.
+    pub written_through: [AtomicU64; WRITTEN_WORDS],
 }
 crate::mem::pod!(State);
 
@@ -165,6 +168,24 @@ impl State {
         }
     }
 
+    /// A process opens a file of this name for writing on the PFS itself.
+    pub fn note_written_through(&self, name: &[u8]) {
+        for (word, bit) in filter_bits(name) {
+            if let Some(word) = self.written_through.get(word) {
+                word.fetch_or(bit, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Whether a process may have opened a file of this name for writing on the PFS itself.
+    #[must_use]
+    pub fn may_be_written_through(&self, name: &[u8]) -> bool {
+        let is_set = |(word, bit): (usize, u64)| {
+            self.written_through.get(word).is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
+        };
+        filter_bits(name).into_iter().all(is_set)
+    }
+
     /// The agent publishes nothing.
     pub fn end_publishing(&self) {
         self.publishing_len.store(0, Ordering::Release);
@@ -178,6 +199,15 @@ impl State {
         self.publishing.iter().take(len).any(|slot| slot.load(Ordering::Acquire) == id)
     }
 }
+/// The two bits of a name in [`State::written_through`], each with its word.
+fn filter_bits(name: &[u8]) -> [(usize, u64); 2] {
+    let hash = crate::hash::path_hash(0, name).fp;
+    [hash, hash >> 32].map(|h| {
+        let bit = h as u32 as usize % (WRITTEN_WORDS * 64);
+        (bit / 64, 1 << (bit % 64))
+    })
+}
+
 const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache line of its own");
 const _: () = assert!(core::mem::offset_of!(State, published) == 256, "a cache line of its own");
 const _: () = assert!(size_of::<State>() <= PATTERNS_OFF);
@@ -273,6 +303,16 @@ mod tests {
             state.appended(op, 7, 2);
             assert!(!state.is_last_closed(7), "{op:?}");
         }
+    }
+
+    #[test]
+    fn names_that_go_through_are_known_again_and_few_others_are_taken_for_them() {
+        let state = State::new_zeroed();
+        let name = |n: usize| format!("name-{n}").into_bytes();
+        (0..50).for_each(|n| state.note_written_through(&name(n)));
+        assert!((0..50).all(|n| state.may_be_written_through(&name(n))));
+        let wrong = (50..1050).filter(|&n| state.may_be_written_through(&name(n))).count();
+        assert!(wrong < 50, "{wrong} of 1,000 names");
     }
 
     #[test]

@@ -388,8 +388,19 @@ unsafe fn open_other(
 unsafe fn missed(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: passed on.
     let again = unsafe { outputs::beyond_found(None, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
-    // SAFETY: passed on, with a path of the shim.
-    let again = again.and_then(|mut p| unsafe { outputs::open(CWD, p.c_str()?.as_ptr(), flags, 0) });
+    let again = again.and_then(|mut p| {
+        let path = p.c_str()?;
+        // SAFETY: passed on, with a path of the shim.
+        let staged = unsafe { outputs::open(CWD, path.as_ptr(), flags, 0) };
+        // (It may be published by now.)
+        staged.or_else(|| match outputs::kernel::open(path, flags, 0) {
+            Ok(fd) => Some(core::mem::ManuallyDrop::new(fd).0),
+            Err(why) => {
+                errno::set_errno(why);
+                None
+            }
+        })
+    });
     again.unwrap_or(-1)
 }
 

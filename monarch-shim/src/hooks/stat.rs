@@ -53,7 +53,7 @@ unsafe fn by_path(
             let result = translate(result, buf);
             match outputs::beyond_found(dev, dirfd, path, follow) {
                 None => result,
-                Some(p) => stat_beyond(p, buf, follow).unwrap_or(result),
+                Some(p) => stat_beyond(p, buf, follow, result),
             }
         })
     }
@@ -127,11 +127,31 @@ unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_
     Some(0)
 }
 
-/// What the overlay says of the place to which links have led; `None` if the PFS is right.
+/// What the overlay says of the place to which links have led, or else the PFS, which has given this
+/// result: what it did not have then may be published by now.
 #[cold]
-unsafe fn stat_beyond(mut path: Absolute, buf: *mut Stat, follow: bool) -> Option<c_int> {
+unsafe fn stat_beyond(mut path: Absolute, buf: *mut Stat, follow: bool, result: c_int) -> c_int {
+    let Some(path) = path.c_str() else { return result };
     // SAFETY: passed on, with a path of the shim.
-    unsafe { outputs::stat(CWD, path.c_str()?.as_ptr(), buf, follow) }
+    match unsafe { outputs::stat(CWD, path.as_ptr(), buf, follow) } {
+        Some(done) => done,
+        None if result == 0 => 0,
+        None => {
+            let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW } as usize;
+            let args = [CWD as isize as usize, path.as_ptr() as usize, buf as usize, flags, 0, 0];
+            // SAFETY: the application's buffer, which the kernel tests.
+            done(unsafe { monarch_guest::sys::call(libc::SYS_newfstatat, args) })
+        }
+    }
+}
+
+/// The result of a system call as that of a function of the C library.
+fn done(result: isize) -> c_int {
+    if result < 0 {
+        errno::set_errno(-result as c_int);
+        return -1;
+    }
+    0
 }
 
 /// After a successful fstat of a descriptor, which may also be that of a staged file.
@@ -271,11 +291,7 @@ unsafe fn statx_any(
     let on = |path: *const c_char| {
         let args = [CWD as isize as usize, path as usize, flags as usize, mask as usize, buf as usize, 0];
         // SAFETY: the application's buffer, which the kernel tests.
-        let done = unsafe { monarch_guest::sys::call(libc::SYS_statx, args) };
-        if done < 0 {
-            errno::set_errno(-done as c_int);
-        }
-        if done < 0 { -1 } else { 0 }
+        done(unsafe { monarch_guest::sys::call(libc::SYS_statx, args) })
     };
     // SAFETY: the application's pointers, tested before they are used.
     if let Some(done) = unsafe { outputs::statx(dirfd, path, follow, buf, on) } {
@@ -304,8 +320,14 @@ unsafe fn statx_any(
         let dev = (result == 0).then(|| libc::makedev((*buf).stx_dev_major, (*buf).stx_dev_minor));
         let result = translate_x(result, mask, buf, &next);
         // A link may lead to what is pending.
-        let beyond = outputs::beyond_found(dev, dirfd, path, follow);
-        beyond.and_then(|mut p| outputs::statx(CWD, p.c_str()?.as_ptr(), follow, buf, on)).unwrap_or(result)
+        let mut beyond = outputs::beyond_found(dev, dirfd, path, follow);
+        let Some(path) = beyond.as_mut().and_then(|p| p.c_str()) else { return result };
+        match outputs::statx(CWD, path.as_ptr(), follow, buf, on) {
+            Some(done) => done,
+            None if result == 0 => 0,
+            // It may be published by now.
+            None => on(path.as_ptr()),
+        }
     })
 }
 

@@ -81,9 +81,14 @@ unsafe fn found_stream(path: *const c_char, mode: *const c_char, stream: *mut FI
         None
     };
     let Some(mut beyond) = beyond else { return stream };
+    let Some(path) = beyond.c_str() else { return stream };
     // SAFETY: passed on, with a path of the shim.
-    let again = beyond.c_str().and_then(|p| unsafe { staged_stream(p.as_ptr(), mode) });
-    let Some(again) = again else { return stream };
+    let again = match unsafe { staged_stream(path.as_ptr(), mode) } {
+        Some(again) => again,
+        // SAFETY: passed on. (What was missing may be published by now.)
+        None if stream.is_null() => unsafe { libc::fopen(path.as_ptr(), mode) },
+        None => return stream,
+    };
     if !stream.is_null() {
         let saved = errno::errno();
         // SAFETY: nothing was read from it.

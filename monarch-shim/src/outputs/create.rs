@@ -200,10 +200,25 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
-    if how.is_exclusive() || !is_plain || !is_ours || listing::is_written_here(&st) {
+    let is_written = || listing::is_written_here(&st) || is_written_through(place);
+    if how.is_exclusive() || !is_plain || !is_ours || is_written() {
         return Ok(Found::Another);
     }
     Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid, found: kernel::found(&st) }))
+}
+
+/// Whether a process of this node, perhaps another one, has the file open for writing on the PFS
+/// itself. Where a process has opened such a name so, the kernel is asked, by a descriptor.
+fn is_written_through(place: &Place) -> bool {
+    if !place.root.state().may_be_written_through(place.name()) {
+        return false;
+    }
+    let open = || {
+        let mut path = place.on_pfs().ok()?;
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        kernel::open(path.c_str()?, flags, 0).ok()
+    };
+    open().is_none_or(|fd| kernel::has_writer(fd.0))
 }
 
 /// The error that creating a file gives, where the PFS refuses what is pending.

@@ -3,7 +3,7 @@
 use super::answer::{Answer, Result};
 use super::barrier;
 use super::beside;
-use super::create::{Create, Created, NOT_PASSED_ON, create, replace};
+use super::create::{Create, Created, NOT_PASSED_ON, create, is_through, replace};
 use super::descriptors;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -22,6 +22,18 @@ const MAX_TRIES: usize = 100;
 
 /// Opens what a path below an output root leads to.
 pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
+    let answer = open_staged(place, how)?;
+    // (A name that always goes through is never staged.)
+    if matches!(answer, Answer::Plain)
+        && how.flags & libc::O_ACCMODE != libc::O_RDONLY
+        && !is_through(&place.root, place.name())
+    {
+        place.root.state().note_written_through(place.name());
+    }
+    Ok(answer)
+}
+
+fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
     let flags = how.flags;
     let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
@@ -107,6 +119,7 @@ fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
         return Ok(Answer::Plain);
     }
     let Some(_under_way) = beside::making(place) else { return Ok(Answer::Plain) };
+    place.root.state().note_written_through(place.name());
     let mut path = place.on_pfs()?;
     match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode) {
         Err(e) if e != libc::EINTR => Ok(Answer::Plain),

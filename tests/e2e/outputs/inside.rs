@@ -1,8 +1,11 @@
 //! Names that the C library and the kernel look for by calls of their own: walks, libraries that
 //! are loaded, programs that are executed, what a child opens before it runs, sockets.
 
+use super::tree::differences;
 use super::world::{Drain, Outputs};
-use crate::harness::Job;
+use crate::harness::{Job, assert_same};
+use std::fs;
+use std::path::Path;
 
 /// Runs a program in all ways. At least `least` files are staged, and while the drain is held, with
 /// what does not wait for it, at least `held`.
@@ -27,6 +30,72 @@ fn names_that_links_outside_of_the_root_lead_to_are_answered_as_directly() {
     same(Outputs::new, program, [150, 60]);
     let program = |w: &Outputs| w.here(w.world().program("outputs-paths")).arg("--links");
     same(Outputs::new, program, [150, 60]);
+}
+
+/// `run` finds links in the environment that lead into the root, to it and towards it; the job turns
+/// one of them to another directory.
+#[test]
+fn known_links_mean_what_they_lead_to() {
+    let script = r###"
+import os
+into, to, towards = (os.environ[name] for name in ("INTO", "TO", "TOWARDS"))
+def put(path, text):
+    with open(path, "w") as f:
+        f.write(text)
+def get(path):
+    with open(path) as f:
+        return f.read()
+def turn(target):
+    os.symlink(target, f"{into}.new")
+    os.replace(f"{into}.new", into)
+def names(top):
+    return sorted(os.path.relpath(os.path.join(at, name), top) for at, _, files in os.walk(top) for name in files)
+put(f"{into}/a", "into")
+put(f"{to}/b", "to")
+put(f"{towards}/out/c", "towards")
+os.mkdir(f"{into}/d")
+put(f"{into}/d/e", "deeper")
+print(names("."), names(into), names(to), names(f"{towards}/out"), get("one/a"), get(f"{into}//./a"), flush=True)
+turn(os.path.abspath("two"))
+put(f"{into}/a", "turned")
+print(get("one/a"), get("two/a"), get(f"{into}/a"), names(into), flush=True)
+os.mkdir(f"{into}.outside")
+turn(f"{into}.outside")
+put(f"{into}/f", "outside")
+print(names("."), names(into), get(f"{into}/f"), flush=True)
+turn(os.path.abspath("one"))
+os.rename(f"{into}/d/e", f"{to}/two/e")
+os.rename(f"{to}/b", f"{into}/b")
+os.unlink(f"{to}/one/a")
+print(names("."), os.readlink(to) == os.getcwd(), os.path.islink(into), flush=True)
+os.unlink(to)
+print(os.path.lexists(to), names("."), flush=True)
+print("## end", flush=True)
+"###;
+    let w = Outputs::new();
+    let begin = |links: &Path| {
+        let link = |name: &str, to: &Path| std::os::unix::fs::symlink(to, links.join(name)).expect("own link");
+        ["one", "two"].iter().for_each(|dir| fs::create_dir(w.root().join(dir)).expect("own directory"));
+        link("into", &w.root().join("one"));
+        link("to", &w.root());
+        link("towards", w.root().parent().expect("the mount"));
+        let job = w.here(Job::new("python3").arg("-c").arg(script));
+        [("INTO", "into"), ("TO", "to"), ("TOWARDS", "towards")]
+            .iter()
+            .fold(job, |job, (variable, name)| job.env(variable, links.join(name)))
+    };
+    let links = || tempfile::Builder::new().prefix("e2e-links-").tempdir().expect("temporary directory");
+    let first = links();
+    let direct = w.direct(&begin(first.path()));
+    assert!(direct.ended.text().contains("## end"), "{}", direct.ended.errors());
+    for drain in Drain::ALL {
+        let links = links();
+        let staged = w.staged(&begin(links.path()), drain);
+        assert_same(&direct.ended, &staged.ended);
+        let differ = differences(&direct.tree, &staged.tree);
+        assert!(differ.is_empty(), "{drain:?}: another tree:\n{}", differ.join("\n"));
+        assert!(w.parts() >= 4, "{drain:?}: {} files were staged", w.parts());
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Calls that look at names, and change nothing.
 
 use super::at_path;
+use crate::descriptor_path::path_of_fd;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
 use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
-use crate::descriptor_path::path_of_fd;
 use core::ffi::{c_char, c_int};
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
