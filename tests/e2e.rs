@@ -86,6 +86,8 @@ mod semantics;
 mod sharing;
 #[path = "e2e/site.rs"]
 mod site;
+#[path = "e2e/small_reads.rs"]
+mod small_reads;
 #[path = "e2e/software.rs"]
 mod software;
 #[path = "e2e/stack.rs"]

@@ -54,7 +54,9 @@ mod window_slots;
 mod word;
 
 /// Its surroundings.
-use world::{changes, control, copy_open, ctx, engine, errno, identity, mem, resolve, small, sync, sys, tier, user};
+use world::{
+    changes, control, copy_open, ctx, engine, errno, identity, mem, own_maps, resolve, small, sync, sys, tier, user,
+};
 
 mod tiering {
     pub(crate) mod copy {

@@ -278,6 +278,55 @@ pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
     unsafe { call(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
+/// munlock(2) of memory that a process maps under `mlockall(MCL_FUTURE)`.
+pub fn unlock(p: *mut u8, len: usize) {
+    // SAFETY: changes what may leave memory, not what is there.
+    unsafe { call(libc::SYS_munlock, [p as usize, len, 0, 0, 0, 0]) };
+}
+
+/// mprotect(2) of a mapping of [`map`]: whether it can be read now.
+pub fn make_readable(p: *mut u8, len: usize) -> bool {
+    // SAFETY: memory of this library.
+    unsafe { call(libc::SYS_mprotect, [p as usize, len, libc::PROT_READ as usize, 0, 0, 0]) == 0 }
+}
+
+/// process_vm_readv(2): has the kernel copy `n` bytes from an address of a process, which may be
+/// this one, to `buf`. Returns the number of bytes, or negative errno: EFAULT where a load would
+/// end in a signal.
+///
+/// # Safety
+/// `n` bytes from `buf` on are the caller's (the kernel checks that they can be written).
+#[inline]
+#[must_use]
+pub unsafe fn read_memory(pid: u32, from: usize, buf: *mut u8, n: usize) -> isize {
+    let to = libc::iovec { iov_base: buf.cast(), iov_len: n };
+    let from = libc::iovec { iov_base: from as *mut _, iov_len: n };
+    let (to, from) = (core::ptr::from_ref(&to) as usize, core::ptr::from_ref(&from) as usize);
+    // SAFETY: by contract; the kernel checks the other address.
+    unsafe { call(libc::SYS_process_vm_readv, [pid as usize, to, 1, from, 1, 0]) }
+}
+
+/// Whether calls of this process go through a seccomp filter, as far as the kernel says.
+#[must_use]
+pub fn has_seccomp_filter() -> bool {
+    // SAFETY: asks only.
+    unsafe { call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) != 0 }
+}
+
+/// Whether the addresses of this process are limited (`RLIMIT_AS`).
+#[must_use]
+pub fn has_address_limit() -> bool {
+    limit(libc::RLIMIT_AS as usize) != Some(libc::RLIM64_INFINITY)
+}
+
+/// prlimit64(2): a limit of this process.
+fn limit(what: usize) -> Option<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: of this process; nothing is set; the buffer is of the right type.
+    let got = unsafe { call(libc::SYS_prlimit64, [0, what, 0, (&raw mut limit) as usize, 0, 0]) };
+    (got == 0).then_some(limit.rlim_cur)
+}
+
 /// Creates a file for writing; or errno.
 ///
 /// # Errors
@@ -294,12 +343,8 @@ pub fn create(path: &CStr) -> Result<Fd, c_int> {
 /// that gets a signal that ends the process.
 #[must_use]
 pub fn longest_file() -> u64 {
-    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    let args = [0, libc::RLIMIT_FSIZE as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: of this process; nothing is set; the buffer is of the right type.
-    let got = unsafe { call(libc::SYS_prlimit64, args) };
     // Forbidden here: then nothing is known, and nothing risked.
-    if got == 0 { limit.rlim_cur } else { 0 }
+    limit(libc::RLIMIT_FSIZE as usize).unwrap_or(0)
 }
 
 /// Four random bytes, or what comes close to it.

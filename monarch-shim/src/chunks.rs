@@ -1,12 +1,14 @@
 //! Reads of large files whose copy is being made: the application holds the descriptor of the PFS,
 //! and gets the bytes of complete chunks from the partial copy; missing chunks are requested.
 //!
-//! The partial copy is opened for one read and closed again, and the bytes count only if its state
-//! is still the same afterwards. `read` claims its range by moving the offset first, so that
-//! processes that share it get each record once.
+//! The partial copy is opened for one read and closed again, unless it is mapped for small reads
+//! ([`crate::own_maps`]), and the bytes count only if its state is still the same afterwards.
+//! `read` claims its range by moving the offset first, so that processes that share it get each
+//! record once.
 
 use crate::changes::bypass;
 use crate::large::{Claim, Known, MAX_READ_BYTES, NO_PART, identify, in_order, would_be_in_order};
+use crate::own_maps::{self, CopyFile};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::chunks::Place;
@@ -84,7 +86,7 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize
         return unsafe { crate::small::pread(&ctx, fd, buf, n, off) };
     }
     let known = identify(&ctx, fd)?;
-    let reading = ChunkRead { ctx: &ctx, known: &known };
+    let reading = ChunkRead { ctx: &ctx, known: &known, fd };
     let off = u64::try_from(off).ok()?;
     let ordered = in_order(fd, off, n);
     // SAFETY: passed on.
@@ -113,7 +115,7 @@ pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
         return unsafe { crate::small::read(&ctx, fd, buf, n) };
     }
     let known = identify(&ctx, fd)?;
-    let reading = ChunkRead { ctx: &ctx, known: &known };
+    let reading = ChunkRead { ctx: &ctx, known: &known, fd };
     let (n, size) = (n.min(MAX_READ_BYTES), known.f.entry.record.size);
     let waits = reading.wait_first(fd, n)?;
     let claim = Claim::make(fd, n, size)?;
@@ -148,7 +150,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
         return unsafe { crate::small::readv(&ctx, fd, iov, count, total, off) };
     }
     let known = identify(&ctx, fd)?;
-    let reading = ChunkRead { ctx: &ctx, known: &known };
+    let reading = ChunkRead { ctx: &ctx, known: &known, fd };
     let size = known.f.entry.record.size;
     let waits = if off.is_none() { reading.wait_first(fd, total)? } else { true };
     let claim = match off {
@@ -220,6 +222,8 @@ fn count_miss(ctx: &Ctx, n: usize, off: u64, size: u64) {
 struct ChunkRead<'a> {
     ctx: &'a Ctx,
     known: &'a Known,
+    /// The application's descriptor.
+    fd: c_int,
 }
 
 impl ChunkRead<'_> {
@@ -271,7 +275,9 @@ impl ChunkRead<'_> {
         let mut tries = 0;
         while at < end && tries < MAX_READ_TRIES {
             let Some(word) = self.usable(at, end, ordered) else { break };
-            if self.place(word, at, end).is_none() {
+            // Before the bytes are looked for: a chunk dropped since then is noticed below.
+            let glance = self.known.large.drop_snapshot(word);
+            let Some(place) = self.place(word, at, end) else {
                 if !waits {
                     break;
                 }
@@ -282,25 +288,28 @@ impl ChunkRead<'_> {
                     }
                 }
                 continue;
-            }
-            let glance = self.known.large.drop_snapshot(word);
-            // Looked for after the snapshot: a chunk dropped since then is noticed below.
-            let Some(place) = self.place(word, at, end) else {
-                tries += 1;
-                continue;
             };
-            if open.as_ref().is_none_or(|(of, file, _)| *of != word || *file != place.file) {
+            let wanted = (place.until - at) as usize;
+            // SAFETY: within the application's buffer.
+            let to = unsafe { buf.add((at - off) as usize) };
+            let of = (wanted <= own_maps::MAX_BYTES).then(|| CopyFile::of(self.ctx, self.known, word, place.file));
+            // SAFETY: as above.
+            let is_mapped = of.is_some_and(|of| unsafe { own_maps::read(of, ordered, to, wanted, place.off) });
+            if !is_mapped && open.as_ref().is_none_or(|(of, file, _)| *of != word || *file != place.file) {
                 open = self.known.open(self.ctx, word, place.file).map(|fd| (word, place.file, fd));
             }
-            let Some((.., fd)) = &open else {
-                tries += 1;
-                if self.known.f.entry.word() == word {
-                    break;
+            let got = match &open {
+                _ if is_mapped => wanted as isize,
+                // SAFETY: as above.
+                Some((.., fd)) => unsafe { sys::pread(fd.0, to, wanted, place.off) },
+                None => {
+                    tries += 1;
+                    if self.known.f.entry.word() == word {
+                        break;
+                    }
+                    continue;
                 }
-                continue;
             };
-            // SAFETY: within the application's buffer.
-            let got = unsafe { sys::pread(fd.0, buf.add((at - off) as usize), (place.until - at) as usize, place.off) };
             if got == -libc::EIO as isize {
                 bypass(self.ctx, &self.known.f);
             }
@@ -312,6 +321,9 @@ impl ChunkRead<'_> {
                 open = None;
                 continue;
             }
+            if let (false, Some(of), Some((.., copy))) = (is_mapped, of, &open) {
+                own_maps::has_read(of, self.fd, copy.0);
+            }
             if ordered && word.state() == State::Partial {
                 // (Before chunks are requested: the agent keeps what a reader has yet to read.)
                 self.known.large.has_come_to(at + got as u64, self.known.f.entry.record.size);
@@ -321,8 +333,7 @@ impl ChunkRead<'_> {
         }
         let served = (at - off) as usize;
         if served > 0 {
-            self.ctx.count(Counter::ChunkReads, 1);
-            self.ctx.count(Counter::ChunkBytes, served as u64);
+            self.ctx.count_all([(Counter::ChunkReads, 1), (Counter::ChunkBytes, served as u64)]);
         }
         served
     }

@@ -18,11 +18,13 @@
 //! | [`serve`] | opens: hit, demand, bypass |
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
+//! | [`own_maps`] | mappings of copies, for small reads by chunks |
 //! | [`pfs_fd`] | descriptors that have to be the PFS's: locks, ioctl |
 //! | [`shell`] | descriptors that a shell hands to its children |
 //! | [`small`] | reads of such descriptors from the copy |
 //! | [`whole`] | complete copies of large files, for readers past the shim |
 //! | [`mapped`] | mappings of large files that the agent follows |
+//! | [`watched`] | descriptors of which something is to be done when they are closed |
 //! | [`weights`] | how much of a mapped file its reader probably touches |
 //! | [`direct`] | reads past the page cache |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
@@ -62,6 +64,7 @@ pub mod mapped;
 pub mod next;
 pub mod noproc;
 pub mod outputs;
+pub mod own_maps;
 pub mod paths;
 pub mod pfs_fd;
 pub mod serve;
@@ -69,6 +72,7 @@ pub mod shell;
 pub mod small;
 pub mod symbols;
 pub mod walk;
+pub mod watched;
 pub mod weights;
 pub mod whole;
 

@@ -9,9 +9,21 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 /// unlinking an open file is safe, only its blocks are counted as free too early.
 #[must_use]
 pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
+    takes_lease(fd, libc::F_WRLCK)
+}
+
+/// Whether no process has a file open for writing, by a descriptor of it that was opened for
+/// reading.
+#[must_use]
+pub fn has_no_writer(fd: BorrowedFd<'_>) -> bool {
+    takes_lease(fd, libc::F_RDLCK)
+}
+
+/// Whether the kernel grants a lease, or does not know leases of this file.
+fn takes_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     // SAFETY: fcntl on a descriptor that we hold; the lease is given up at once.
     unsafe {
-        if libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 {
+        if libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) == 0 {
             libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK);
             return true;
         }

@@ -2,7 +2,7 @@
 //! forgotten; and the mode in which a thread may only read and write.
 
 use super::hook;
-use crate::mapped;
+use crate::{mapped, own_maps};
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::size_t;
 use monarch_guest::{ctx, user};
@@ -13,6 +13,9 @@ const SECCOMP_MODE_STRICT: usize = 1;
 
 /// prctl, by `call`: a thread that may only read and write from here on is left alone.
 pub(super) fn prctl_any(what: c_int, a: usize, call: impl FnOnce() -> c_int) -> c_int {
+    if what == libc::PR_SET_SECCOMP {
+        own_maps::forbid();
+    }
     let done = call();
     if what == libc::PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && done == 0 {
         ctx::leave_alone();
@@ -23,7 +26,10 @@ pub(super) fn prctl_any(what: c_int, a: usize, call: impl FnOnce() -> c_int) -> 
 hook! { next;
     fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void {
         user::forget_pages(old as usize, old_len);
-        if flags & libc::MREMAP_FIXED != 0 { user::forget_pages(new as usize, len); }
+        if flags & libc::MREMAP_FIXED != 0 {
+            user::forget_pages(new as usize, len);
+            own_maps::covered(new as usize, len);
+        }
         next(old, old_len, len, flags, new)
     }
     fn madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int {
@@ -47,7 +53,11 @@ hook! { next;
         next(at, len, prot, key)
     }
     fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
-        if flags & libc::SHM_REMAP != 0 { user::forget_all(); }
+        if flags & libc::SHM_REMAP != 0 {
+            user::forget_all();
+            // (Its length is not known.)
+            own_maps::covered(at as usize, usize::MAX);
+        }
         next(id, at, flags)
     }
     fn shmdt(at: *const c_void) -> c_int {

@@ -131,6 +131,7 @@ unsafe fn of_process(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
         match n {
             libc::SYS_prctl => super::memory::prctl_any(fd, y, call),
             libc::SYS_seccomp => {
+                crate::own_maps::forbid();
                 let done = call();
                 if done == 0 && x == SECCOMP_SET_MODE_STRICT {
                     ctx::leave_alone();

@@ -8,7 +8,7 @@ use super::hook;
 use crate::changes::bypass;
 use crate::identity::copy_of_fd;
 use crate::pfs_fd::{self, Version, open_pfs};
-use crate::{chunks, large, whole};
+use crate::{chunks, large, own_maps, whole};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 use monarch_guest::ctx;
@@ -203,11 +203,12 @@ fn map_executable(fd: c_int, failed: *mut c_void, map: impl Fn(c_int) -> *mut c_
     file.map_or(failed, |(file, _)| map(file.0))
 }
 
-/// Other pages take the place of those that were tested.
+/// Other pages take the place of those that were tested, or of a mapping of the shim.
 #[inline]
 fn covers(addr: *mut c_void, len: size_t, flags: c_int) {
     if flags & libc::MAP_FIXED != 0 {
         user::forget_pages(addr as usize, len);
+        own_maps::covered(addr as usize, len);
     }
 }
 

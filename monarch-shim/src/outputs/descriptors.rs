@@ -1,7 +1,8 @@
 //! Descriptors of staged files.
 //!
-//! A bit for each number says that a staged file may have been opened for writing there: a hint,
-//! which spares `close` a question to the kernel. What a descriptor is, the kernel says: a regular
+//! A bit for each number ([`watched`]) says that a staged file may have been opened for writing
+//! there, or that a copy was mapped for it ([`crate::own_maps`]): a hint, which spares `close` a
+//! question to the kernel. What a descriptor is, the kernel says: a regular
 //! file on the device of a staging directory with [`STAGED_MODE`], whose path holds its name.
 
 use super::journal::{About, Journal};
@@ -9,8 +10,8 @@ use super::kernel;
 use super::listing;
 use super::roots::{self, Root};
 use crate::descriptor_path::path_even_if_removed;
+use crate::watched;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, flag};
@@ -19,51 +20,26 @@ use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, process, sys};
 
-/// Descriptors that have a bit. Of files with higher numbers the agent finds out by itself when
-/// they are closed: their records of the open say so ([`watch`]).
-const MAX_MARKED: usize = 4096;
-
-static BITS: [AtomicU64; MAX_MARKED / 64] = [const { AtomicU64::new(0) }; MAX_MARKED / 64];
-/// Bits that are set.
-static MARKED: AtomicU32 = AtomicU32::new(0);
-
-fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
-    let fd = usize::try_from(fd).ok()?;
-    Some((BITS.get(fd / 64)?, 1 << (fd % 64)))
-}
-
 /// Whether any descriptor of this process may be of a staged file.
 #[inline]
 pub fn any() -> bool {
-    MARKED.load(Ordering::Relaxed) != 0
+    watched::any()
 }
 
 /// Whether a descriptor may be of a staged file that was opened for writing.
 #[inline]
 pub fn may_be_staged(fd: c_int) -> bool {
-    any() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    watched::is(fd)
 }
 
 /// What the record of an open says of its descriptor: whether a record will tell of the close.
 pub fn watch(fd: c_int) -> u16 {
-    if bit(fd).is_some() { 0 } else { flag::UNWATCHED }
+    if watched::can_be(fd) { 0 } else { flag::UNWATCHED }
 }
 
 /// A staged file was opened for writing.
 pub fn opened(fd: c_int) {
-    if let Some((word, bit)) = bit(fd)
-        && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
-    {
-        MARKED.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-fn unmark(fd: c_int) {
-    if let Some((word, bit)) = bit(fd)
-        && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
-    {
-        MARKED.fetch_sub(1, Ordering::AcqRel);
-    }
+    watched::begin(fd);
 }
 
 /// A descriptor was duplicated.
@@ -75,12 +51,8 @@ pub fn duplicated(old: c_int, new: c_int) {
 }
 
 /// Calls `visit` for each descriptor from `first` to `last` that may be of a staged file.
-pub fn each_marked(first: c_int, last: c_int, mut visit: impl FnMut(c_int)) {
-    if !any() {
-        return;
-    }
-    let end = (MAX_MARKED as c_int).min(last.saturating_add(1));
-    (first.max(0)..end).filter(|&fd| may_be_staged(fd)).for_each(&mut visit);
+pub fn each_marked(first: c_int, last: c_int, visit: impl FnMut(c_int)) {
+    watched::each(first, last, visit);
 }
 
 /// The staged file that an open file is.
@@ -122,7 +94,8 @@ pub fn closing(fd: c_int) -> Option<Closing> {
         let writes = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY;
         if writes && !has_duplicate(fd) { staged(&ctx, fd) } else { None }
     });
-    unmark(fd);
+    watched::end(fd);
+    crate::own_maps::closed(fd);
     errno::set_errno(saved);
     file.map(|(root, file)| Closing { root, file })
 }

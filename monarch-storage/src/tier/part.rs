@@ -306,7 +306,7 @@ impl PartCopies {
     pub fn discard(&self, part: &PartCopy) {
         self.forget_allocation(part);
         if let Some(room) = part.take_room() {
-            self.trash.put(&part.path(), room.into_charge());
+            self.trash.put_part(&part.path(), room.into_charge());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Evicts copies, and keeps account of what is charged for them until they are gone.
 //!
-//! An evicted copy moves to the trash and stays charged until no process has it open. What the
+//! An evicted copy moves to the trash and stays charged until no process has it open; a partial one
+//! is emptied if a process keeps it mapped. What the
 //! kernel does not move or unlink now stays charged, too, and every sweep tries again: only that a
 //! file is *not there* proves that its blocks are free. The ledger is given back what was charged,
 //! whatever became of the file.
@@ -22,7 +23,15 @@ struct TrashedFile {
     path: String,
     /// Bytes that are released with it.
     charged: u64,
+    /// Of a partial copy or window: sweeps after which it is emptied if a process still has it open
+    /// then. `None` for files that a job may have opened or mapped.
+    sweeps_left: Option<u32>,
 }
+
+/// Sweeps that a reader has to end its read of a partial copy: of one chunk, or on behalf of
+/// another node. What stays open after that is a process's mapping for small reads, whose bytes
+/// count no more.
+const SWEEPS_BEFORE_EMPTIED: u32 = 20;
 
 /// The files that are leaving a tier. Its lock is held from finding a copy's name to taking it
 /// away.
@@ -120,7 +129,8 @@ impl Trash {
         let path = format!("{TRASH}/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
         match self.space.fs.rename(name.rel_path().as_slice(), &path) {
             Ok(()) => {
-                let file = TrashedFile { path, charged: self.charge_for(&mut parts, name, size) };
+                let charged = self.charge_for(&mut parts, name, size);
+                let file = TrashedFile { path, charged, sweeps_left: None };
                 parts.note_evicted(name);
                 drop(parts);
                 self.space.ledger.release(0, 1);
@@ -164,7 +174,7 @@ impl Trash {
     /// Charges a file that an earlier agent left in the trash, until a sweep can remove it.
     pub(super) fn charge_and_remove_later(&self, path: String, charged: u64) {
         self.space.ledger.charge(charged, 0);
-        self.lock().files.push(TrashedFile { path, charged });
+        self.lock().files.push(TrashedFile { path, charged, sweeps_left: None });
     }
 
     /// Moves a file of no further use to the trash, and removes it once no process has it open.
@@ -172,6 +182,13 @@ impl Trash {
     pub(super) fn put(&self, path: &str, charged: u64) {
         let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
         self.remove_once_closed(path, charged);
+    }
+
+    /// [`Trash::put`] for a partial copy or window, which no job has opened: it is emptied if it
+    /// stays open.
+    pub(super) fn put_part(&self, path: &str, charged: u64) {
+        let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
+        self.remove_or_keep(TrashedFile { path, charged, sweeps_left: Some(SWEEPS_BEFORE_EMPTIED) });
     }
 
     /// Moves a file to the trash; its path there.
@@ -183,7 +200,7 @@ impl Trash {
 
     /// Removes a file once no process has it open, and releases `charged` bytes.
     pub(super) fn remove_once_closed(&self, path: String, charged: u64) {
-        self.remove_or_keep(TrashedFile { path, charged });
+        self.remove_or_keep(TrashedFile { path, charged, sweeps_left: None });
     }
 
     fn remove_or_keep(&self, file: TrashedFile) {
@@ -206,17 +223,35 @@ impl Trash {
             self.take_out(parts, name, size, charged);
         }
         let mut files = std::mem::take(&mut self.lock().files);
-        files.retain(|file| !self.try_remove(file));
+        files.retain_mut(|file| {
+            if let Some(left) = &mut file.sweeps_left {
+                *left = left.saturating_sub(1);
+            }
+            !self.try_remove(file)
+        });
         let mut parts = self.lock();
         parts.files.append(&mut files);
         parts.files.len() + parts.stuck.len()
+    }
+
+    /// Gives back the blocks of a file; whether that worked.
+    fn empty(&self, path: &str) -> bool {
+        let file = self.space.fs.open_file(path, OFlags::WRONLY, Mode::empty());
+        file.is_ok_and(|fd| rustix::fs::ftruncate(&fd, 0).is_ok())
     }
 
     /// Removes a file unless a process has it open or mapped: the kernel grants a write lease only
     /// then.
     fn try_remove(&self, file: &TrashedFile) -> bool {
         match self.space.fs.open_file(&file.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
-            Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => return false,
+            Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => {
+                // (A copier that is still writing would allocate blocks again.)
+                let may_be_emptied = file.sweeps_left == Some(0) && crate::sys::has_no_writer(fd.as_fd());
+                drop(fd);
+                if !may_be_emptied || !self.empty(&file.path) {
+                    return false;
+                }
+            }
             Ok(_) => {}
             Err(Errno::NOENT) => {
                 self.space.ledger.release(file.charged, 0);

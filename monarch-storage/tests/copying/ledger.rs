@@ -499,6 +499,38 @@ fn slots_of_a_window_are_overwritten_in_place_and_stay_reserved() {
     assert!(tier.parts.begin_window(u64::MAX / slot, slot).unwrap().is_none(), "more than there is");
 }
 
+/// A process keeps partial copies mapped for small reads. One that does not read kept their space
+/// until it ended.
+#[test]
+fn a_partial_copy_that_stays_open_is_emptied_but_not_under_a_copier() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = opened(dir.path());
+    let before = tier.space.ledger.usage();
+    let size = 16 * PAGE_BYTES;
+    let (part, reader) = part_with_reader(&tier, size);
+    let copier = tier.parts.open(&part, 0, size).unwrap();
+    tier.parts.discard(&part);
+    let sweeps = |n: usize| (0..n).fold(None, |_, _| Some(tier.trash.sweep()));
+    assert_eq!(sweeps(30), Some(1));
+    copier.write_at(&[2], 0).unwrap();
+    assert!(tier.space.ledger.usage().used >= before.used + size, "charged while a copier may write");
+    drop(copier);
+    assert_eq!((sweeps(1), tier.space.ledger.usage()), (Some(0), before));
+    assert_eq!((reader.metadata().unwrap().blocks(), reader.metadata().unwrap().len()), (0, 0));
+    // A reader has time to end its read.
+    let (part, reader) = part_with_reader(&tier, size);
+    tier.parts.discard(&part);
+    assert_eq!((sweeps(10), reader.metadata().unwrap().len()), (Some(1), size));
+    assert_eq!((sweeps(10), tier.space.ledger.usage()), (Some(0), before));
+    // What a job may have open itself is never emptied.
+    let (part, reader) = part_with_reader(&tier, size);
+    let copy = tier.parts.publish(&part, name(1), stamp(1), None).unwrap().unwrap();
+    tier.trash.evict(copy.name, copy.size);
+    assert_eq!((sweeps(50), reader.metadata().unwrap().len()), (Some(1), size));
+    drop(reader);
+    assert_eq!((sweeps(1), tier.space.ledger.usage().used), (Some(0), before.used));
+}
+
 fn opened(dir: &Path) -> TierDir {
     let tier = TierDir::open("t", dir, CAPACITY_BYTES, 0).unwrap();
     tier.recover(|_| {}).unwrap();
