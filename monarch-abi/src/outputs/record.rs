@@ -73,6 +73,9 @@ pub mod flag {
     pub const EXTENDED: u16 = 64;
     /// [`Op::Open`](super::Op::Open): no record will tell of the close.
     pub const UNWATCHED: u16 = 128;
+    /// [`Op::Close`](super::Op::Close): a plain call has given the name of the file to something
+    /// else, and the staged file is gone.
+    pub const TAKEN: u16 = 256;
 }
 
 /// The header of a record. Fields: 16, because this is its byte map.

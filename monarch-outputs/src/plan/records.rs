@@ -98,6 +98,11 @@ fn closed(tables: &mut Tables, record: &Record<'_>) {
         return;
     }
     file.closed_ns = head.time_ns;
+    if head.flags & flag::TAKEN != 0 {
+        // What other files have left there is gone as well, and must not be removed again.
+        let name = file.name.clone();
+        tables.replaced(&name, head.seq);
+    }
     tables.set_place(head.id, Place { seq: head.seq, sub: 0 });
 }
 

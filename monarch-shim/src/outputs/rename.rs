@@ -244,13 +244,14 @@ impl Target {
             (Entry::File(file), Some(held)) if is_done && file.id == held.file.id => Some(*file),
             _ => None,
         };
-        if let Some(file) = lost {
-            drop_data(root, &file);
+        if let Some(file) = &lost {
+            drop_data(root, file);
             tree::take(place, &entry)?;
         }
         if let Some(Held { file, fd: Some(fd) }) = held {
             drop(fd);
-            journal.append(Op::Close, About { id: file.id, ..About::default() }, b"", b"")?;
+            let flags = if lost.is_some() { flag::TAKEN } else { 0 };
+            journal.append(Op::Close, About { id: file.id, flags, ..About::default() }, b"", b"")?;
         }
         Ok(())
     }

@@ -467,6 +467,30 @@ def directories_that_open_files_have_left():
     tree()
 
 
+@replay(barrier=True)
+def something_else_where_two_open_files_have_been():
+    """What one has left there is not removed with it."""
+    for end in ("removed", "closed"):
+        name = f"name {end}"
+        put(name, b"published")
+        os.link(name, "published by now")
+        os.unlink("published by now")
+        first = os.open(name, W | C | T)
+        os.write(first, b"first")
+        os.rename(name, f"moved {end}")
+        second = os.open("other", W | C | T)
+        os.rename("other", name)
+        os.mkfifo("pipe")
+        os.rename("pipe", name)
+        os.close(second)
+        if end == "removed":
+            os.unlink(f"moved {end}")
+        os.close(first)
+        put(f"marker {end}", b"comes after it")
+        os.link(f"marker {end}", f"marker {end} is published")
+        look(name, f"moved {end}")
+
+
 @replay
 def removals_and_links_that_are_refused():
     put("file", b"1")
