@@ -77,35 +77,62 @@ for d, _, files in sorted(os.walk(sys.argv[1])): names += [os.path.join(d, f) fo
 for name in names[-10:]: open(name, 'rb').read()
 print('done', flush=True); sys.stdin.read()";
 
+/// A control group in which a process waits for memory.
+struct Short {
+    hungry: Option<Running>,
+    measured: Measured,
+    _tight: Group,
+}
+
+impl Short {
+    /// Begins to wait for memory; `None`, after a line that says why, where that cannot be had. The
+    /// process writes a file into a directory on a disk.
+    fn new(dir: &Path) -> Option<Self> {
+        let Some(measured) = Measured::new() else {
+            eprintln!("skipped: no control group of version 2 that measures pressure can be made here");
+            return None;
+        };
+        let Some(tight) = Group::new(96 << 20) else {
+            eprintln!("skipped: no memory control group can be made here");
+            return None;
+        };
+        let mut command = Command::new("python3");
+        command.args(["-c", SHORT_OF_MEMORY]).arg(dir.join("large"));
+        let mut hungry = measured.start(Some(&tight.0), &command);
+        hungry.until_written("ready");
+        let since = Instant::now();
+        while measured.percent().is_none_or(|percent| percent < PRESSED_PERCENT) {
+            if since.elapsed() > PRESSURE_TIMEOUT {
+                eprintln!("skipped: no pressure can be made here, {:?} %", measured.percent());
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Some(Self { hungry: Some(hungry), measured, _tight: tight })
+    }
+
+    /// Starts a job of a world in the group.
+    fn start(&self, w: &World) -> Running {
+        let job = w.monarch_run(&Job::new("python3").args(["-c", READER]).arg(w.root()));
+        self.measured.start(None, &job)
+    }
+
+    /// The process has ended: there is memory again.
+    fn end(&mut self) {
+        self.hungry = None;
+    }
+}
+
 #[test]
 fn prefetch_takes_no_memory_from_a_job_that_waits_for_memory() {
-    let Some(measured) = Measured::new() else {
-        eprintln!("skipped: no control group of version 2 that measures pressure can be made here");
-        return;
-    };
-    let Some(tight) = Group::new(96 << 20) else {
-        eprintln!("skipped: no memory control group can be made here");
-        return;
-    };
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let Some(mut short) = Short::new(dir.path()) else { return };
     let plan = || World::plan().files(60).args(&["--plain"]).pfs(|b| b.data_latency(Duration::from_millis(50)));
     let (in_memory, both) =
         (plan().set(SETTING).patient().build(), plan().set(SETTING).second_tier("256MiB").patient().build());
-    let mut hungry = Command::new("python3");
-    hungry.args(["-c", SHORT_OF_MEMORY]).arg(in_memory.scratch().join("large"));
-    let mut short = measured.start(Some(&tight.0), &hungry);
-    short.until_written("ready");
-    let since = Instant::now();
-    while measured.percent().is_none_or(|percent| percent < PRESSED_PERCENT) {
-        if since.elapsed() > PRESSURE_TIMEOUT {
-            eprintln!("skipped: no pressure can be made here, {:?} %", measured.percent());
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let job = |w: &World| w.monarch_run(&Job::new("python3").args(["-c", READER]).arg(w.root()));
 
     // With memory alone nothing more is prefetched, and what readers ask for is copied.
-    let mut first = measured.start(None, &job(&in_memory));
+    let mut first = short.start(&in_memory);
     in_memory.until("a stop", |s| {
         s.load.ahead == 0 && matches!(s.prefetch, Ahead::MemoryPressure { stopped: true, percent: 5.. })
     });
@@ -118,7 +145,7 @@ fn prefetch_takes_no_memory_from_a_job_that_waits_for_memory() {
     wait_for("a line in the log", || in_memory.log().contains("prefetching held back: the job waits for memory"));
 
     // With a disk, prefetch goes on there.
-    let second = measured.start(None, &job(&both));
+    let second = short.start(&both);
     both.until("one at a time", |s| {
         s.load.ahead <= 1 && matches!(s.prefetch, Ahead::MemoryPressure { stopped: false, .. })
     });
@@ -128,9 +155,29 @@ fn prefetch_takes_no_memory_from_a_job_that_waits_for_memory() {
     assert_eq!(after.tiers[0].files, before, "{after:#?}");
 
     // And everywhere when the job has memory again.
-    drop(short);
+    short.end();
     in_memory.until("all copies", |s| s.tiers[0].files == 60 && s.prefetch == Ahead::Idle);
     assert!(in_memory.agent().expect("an agent").agent["memory_pressure_ms"] > 0);
     first.end().good();
     second.end().good();
+}
+
+/// Copies that are to be compressed are made in memory first, and stay there for their readers.
+#[test]
+fn copies_in_front_of_a_tier_that_compresses_leave_memory_to_a_job_that_waits_for_it() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let Some(short) = Short::new(dir.path()) else { return };
+    let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
+    let plan = World::plan().made_by(maker).tier_size("3MiB").second_tier("64MiB").set(SETTING).patient();
+    let w = plan.set("tiers.1.compression=lz4").set("tiers.0.decompression_share=100%").build();
+    let mut job = short.start(&w);
+    w.until("a stop", |s| s.load.ahead == 0 && matches!(s.prefetch, Ahead::MemoryPressure { stopped: true, .. }));
+    let before = w.agent().expect("an agent");
+    job.begin();
+    job.until_written("done");
+    w.until("an empty tier", |s| s.agent["copied_on_demand"] == 10 && s.tiers[0].files == 0);
+    let after = w.agent().expect("an agent");
+    assert!(after.tiers[1].files >= 10 && after.tiers[1].packed.files > 0, "{after:#?}");
+    assert_eq!((after.agent["copied_ahead"], after.agent["decoded_ahead"]), (before.agent["copied_ahead"], 0));
+    job.end().good();
 }
