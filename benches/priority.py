@@ -2,7 +2,7 @@
 """What a lower priority of prefetch would give a job that keeps every processor busy, and cost it.
 
     cargo build --release --workspace
-    benches/priority.py [--turns N] [--json FILE]
+    benches/priority.py [--turns N] [--files N] [--reads N] [--json FILE] [SETTING...]
 
 As many processes as processors compute, and one more process reads files that are being prefetched,
 in shuffled order, with half a millisecond of work after each. Prefetch runs on rings only, demands
@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from bench import make_files
 from engine import SHM, Agent
 
-FILES, BYTES, READS, WORK = 24000, 50000, 2500, 0.0005
+BYTES, WORK = 50000, 0.0005
 SETTINGS = {
     "usual": lambda tid: None,
     "SCHED_BATCH": lambda tid: os.sched_setscheduler(tid, os.SCHED_BATCH, os.sched_param(0)),
@@ -41,7 +41,7 @@ def cpu_of(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def read(root):
+def read(root, reads):
     """The job: waits for its input, reads, and writes what it has seen."""
     names = [os.path.join(d, name) for d, _, files in os.walk(root) for name in files]
     random.Random(7).shuffle(names)
@@ -54,7 +54,7 @@ def read(root):
             compute()
         busy.append(pid)
     took, start = [], time.time()
-    for name in names[:READS]:
+    for name in names[:reads]:
         begun = time.time()
         with open(name, "rb") as f:
             f.read()
@@ -74,8 +74,8 @@ def read(root):
     sys.stdin.read()
 
 
-def turn(root, change):
-    job = (sys.executable, os.path.abspath(__file__), "--reader", root)
+def turn(root, reads, change):
+    job = (sys.executable, os.path.abspath(__file__), "--reads", str(reads), "--reader", root)
     with Agent(root, ["io.engine=uring"], job=job, output=subprocess.PIPE) as agent:
         tasks = f"/proc/{agent.pid}/task"
         rings = [int(tid) for tid in os.listdir(tasks) if open(f"{tasks}/{tid}/comm").read().startswith("ring-")]
@@ -110,18 +110,21 @@ def join_group():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--files", type=int, default=24000)
+    parser.add_argument("--reads", type=int, default=2500)
     parser.add_argument("--json")
+    parser.add_argument("settings", nargs="*", default=list(SETTINGS), metavar="SETTING")
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.reader:
-        return read(args.reader)
+        return read(args.reader, args.reads)
     group, root = join_group(), tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp")
     try:
-        make_files(root, FILES, BYTES)
-        seen = {name: [] for name in SETTINGS}
+        make_files(root, args.files, BYTES)
+        seen = {name: [] for name in args.settings}
         for _ in range(args.turns):
-            for name in random.sample(list(SETTINGS), len(SETTINGS)):
-                seen[name].append(turn(root, SETTINGS[name]))
+            for name in random.sample(args.settings, len(args.settings)):
+                seen[name].append(turn(root, args.reads, SETTINGS[name]))
         medians = {name: {k: statistics.median(s[k] for s in of) for k in of[0]} for name, of in seen.items()}
         for name, m in medians.items():
             print(f"{name:12}", "  ".join(f"{k} {v:.2f}" for k, v in m.items()))
