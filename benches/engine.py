@@ -30,15 +30,15 @@ def say(name, value, target=None, unit="", note="", least=False):
 
 
 class Agent:
-    """An agent over `root` that copies nothing until a request."""
+    """An agent over `root` that copies nothing until a request, and the job that keeps it."""
 
-    def __init__(self, root, settings=(), capacity="8GiB", tier_in=SHM):
+    def __init__(self, root, settings=(), capacity="8GiB", tier_in=SHM, job=("cat",), output=subprocess.DEVNULL):
         self.tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir=tier_in)
         self.runtime = tempfile.mkdtemp(prefix="monarch-bench-rt-", dir=SHM)
         sets = ["prefetch.enabled=false", "dataset.min_file_age=0s", f"runtime_dir={self.runtime}", *settings]
         words = [w for s in sets for w in ("--set", s)]
-        cmd = [f"{BIN}/monarch", "run", "--quiet", "--root", root, "--tier", f"{self.tmp}/t:{capacity}", *words, "--", "cat"]
-        self.job = subprocess.Popen(cmd, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        cmd = [f"{BIN}/monarch", "run", "--quiet", "--root", root, "--tier", f"{self.tmp}/t:{capacity}", *words, "--", *job]
+        self.job = subprocess.Popen(cmd, stdin=subprocess.PIPE, stdout=output)
         self.sock = None
         while True:
             try:

@@ -70,6 +70,8 @@ mod outputs_commands;
 mod packed;
 #[path = "e2e/places.rs"]
 mod places;
+#[path = "e2e/pressure.rs"]
+mod pressure;
 #[path = "e2e/quickstart.rs"]
 mod quickstart;
 #[path = "e2e/readers.rs"]

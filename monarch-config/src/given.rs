@@ -153,6 +153,24 @@ impl Kind for Time {
     }
 }
 
+/// A percentage, as a fraction.
+#[derive(Clone, Debug)]
+pub(super) struct Share;
+
+impl Kind for Share {
+    type Out = f64;
+    fn parse(text: &str) -> Parsed<f64> {
+        let complaint = || wrong(format!("`{text}` is not a percentage"), "write more than 0% and at most 100%");
+        units::percent(text).and_then(Result::ok).ok_or_else(|| (ErrorKind::WrongUnit, complaint()))
+    }
+    fn show(value: &f64) -> String {
+        format!("{}%", value * 100.0)
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[0-9.]+ ?%$", "examples": ["30%"] })
+    }
+}
+
 /// A whole number.
 #[derive(Clone, Debug)]
 pub(super) struct Count;

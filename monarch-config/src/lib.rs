@@ -67,6 +67,7 @@ pub use model::{
 pub use origin::{Origin, Origins};
 pub use probe::memory::MemoryWatch;
 pub use probe::mounts::{Points as MountPoints, any_below as mounted_below, points as mount_points};
+pub use probe::pressure::PressureWatch;
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
 use raw::RawConfig;
 pub use render::render_with_origins;

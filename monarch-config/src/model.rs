@@ -390,6 +390,16 @@ pub struct Prefetch {
     /// Whether what a job opens first is kept for the next. Default: [`WorkingSets::Auto`].
     #[serde(default)]
     pub working_set: WorkingSets,
+    /// Share of the time in which a task of the job waits for memory, above which prefetch is
+    /// narrowed; `None` never. Default 0.3.
+    #[serde(default = "max_memory_pressure")]
+    pub max_memory_pressure: Option<f64>,
+}
+
+/// The default of [`Prefetch::max_memory_pressure`].
+#[expect(clippy::unnecessary_wraps, reason = "the type of the setting")]
+pub(super) const fn max_memory_pressure() -> Option<f64> {
+    Some(0.3)
 }
 
 /// Which files of a data set are prefetched.

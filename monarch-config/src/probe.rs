@@ -7,6 +7,7 @@ mod fake;
 mod fs_class;
 pub(crate) mod memory;
 pub(crate) mod mounts;
+pub(crate) mod pressure;
 mod system;
 
 use std::io;

@@ -18,7 +18,9 @@ pub(super) use outputs::{RawDrain, RawNamedOutput, RawOutput};
 
 use super::checks::AbsentRule;
 use super::choice::OneOf;
-use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
+use super::given::{
+    Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Share, Size, SizeOrShare, Time, Toggle,
+};
 use super::model::{
     Compression, Consistency, Direct, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, RawCalls, Trust,
     WorkingSets,
@@ -260,6 +262,11 @@ pub(super) struct RawPrefetch {
     /// `auto` keeps the list of files that a job opened in its first minutes, and fetches these
     /// first for the next job; `off` keeps none. Default auto.
     pub(super) working_set: Option<Given<OneOf<WorkingSets>>>,
+    /// Share of the time in which a task of the job waits for memory (the kernel's PSI of the job's
+    /// control group, over 10 s). Above it files are prefetched one at a time, and none into
+    /// memory, until it is below half of this. Readers get their copies as ever. none: prefetch
+    /// goes on at full pace. Default 30%; above 0%, at most 100%.
+    pub(super) max_memory_pressure: Option<Given<OrNone<Share>>>,
 }
 
 /// The index of names and attributes.

@@ -9,7 +9,7 @@ mod page;
 
 use super::Resolved;
 use super::choice::OneOf;
-use super::given::{Count, Kind, Listener, OrNone, Rate, Size, Time};
+use super::given::{Count, Kind, Listener, OrNone, Rate, Share, Size, Time};
 use super::model::Config;
 use page::{Page, quoted, scalar};
 
@@ -65,6 +65,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("prefetch.enabled", &prefetch.enabled.to_string());
     page.set("prefetch.ahead", &OneOf::show(&prefetch.ahead));
     page.set("prefetch.working_set", &OneOf::show(&prefetch.working_set));
+    page.set("prefetch.max_memory_pressure", &OrNone::<Share>::show(&prefetch.max_memory_pressure));
     page.section("index");
     page.set("index.max_memory", &Size::show(&index.max_memory));
     page.set("index.trust", &OneOf::show(&index.trust));

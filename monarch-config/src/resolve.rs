@@ -76,6 +76,11 @@ fn prefetch(cx: &Context<'_>, raw: &RawPrefetch) -> Result<Prefetch, ConfigError
         enabled: cx.or("prefetch.enabled", raw.enabled.as_ref(), true)?,
         ahead: cx.or("prefetch.ahead", raw.ahead.as_ref(), Extent::default())?,
         working_set: cx.or("prefetch.working_set", raw.working_set.as_ref(), WorkingSets::default())?,
+        max_memory_pressure: cx.or(
+            "prefetch.max_memory_pressure",
+            raw.max_memory_pressure.as_ref(),
+            model::max_memory_pressure(),
+        )?,
     })
 }
 

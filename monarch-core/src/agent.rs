@@ -30,6 +30,7 @@ pub mod foreign_changes;
 mod jobs_file;
 mod local_store;
 pub mod maintenance;
+mod memory_pressure;
 mod metrics_service;
 mod mounts;
 mod other_agents;

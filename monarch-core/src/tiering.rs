@@ -132,6 +132,7 @@ impl TieringEngine {
             remote: options.remote,
             has_rings: engines.uring.is_some(),
             backs_off: options.backoff,
+            memory_pressure: options.max_memory_pressure,
         });
         let compresses = tiers.iter().any(|t| t.options.packing.is_some());
         let (stats, log_limits) = (Stats::default(), LogLimits::default());
@@ -193,6 +194,36 @@ impl TieringEngine {
     #[must_use]
     pub fn open_us(&self) -> u64 {
         self.queue.throttle.open_us().0
+    }
+
+    /// Notes the share of the time in which a task of the job waits for memory, `None` where that
+    /// is not measured. While it is high, prefetch takes less memory, and readers get their copies
+    /// as ever.
+    pub fn note_memory_pressure(&self, share: Option<f64>) {
+        let throttle = &self.queue.throttle;
+        let change = throttle.note_memory_pressure(share);
+        if let Some(is_high) = change {
+            self.shared.cx.spare_memory(is_high);
+        }
+        if throttle.is_under_memory_pressure() {
+            self.schedule.decompress_ahead.drop_read();
+            return;
+        }
+        // (A copier may leave a file at the moment when pressure ends.)
+        let left_out = throttle.take_left_out();
+        if change.is_some() || !left_out.is_empty() {
+            self.queue.work.lines().retry(left_out);
+            self.queue.waker.wake_all();
+        }
+    }
+
+    /// Adds the time for which prefetch has had work, but was narrowed or held back by memory
+    /// pressure.
+    pub fn count_memory_pressure(&self, time: Duration) {
+        if self.queue.throttle.is_under_memory_pressure() && self.reports.prefetch.some_ahead() {
+            let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            self.shared.cx.stats.memory_pressure_ms.fetch_add(ms, Ordering::Relaxed);
+        }
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if the configuration says

@@ -275,7 +275,8 @@ impl Stage {
             if last.at.elapsed() >= REQUEST_INTERVAL && census.under_way.files > 0 {
                 // The agent fetches a file whose pause has not ended only when it is asked again.
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
-                if prefetch == Ahead::TiersRest && last.at.elapsed() >= args.retry.max(REQUEST_INTERVAL) {
+                let rests = matches!(prefetch, Ahead::TiersRest | Ahead::MemoryPressure { stopped: true, .. });
+                if rests && last.at.elapsed() >= args.retry.max(REQUEST_INTERVAL) {
                     break;
                 }
             }

@@ -11,6 +11,8 @@ use std::fmt;
 const SHORT_RUN_SECONDS: f64 = 5.0;
 /// Creates that waited less than this for space get no advice, in milliseconds.
 const MIN_OUTPUT_WAIT_MS: u64 = 1000;
+/// Prefetch that was narrowed for less than this gets no advice, in milliseconds.
+const MIN_MEMORY_PRESSURE_MS: u64 = 5000;
 
 /// Returns the advice for a run, the most important first.
 pub(super) fn of(r: &Report) -> Vec<String> {
@@ -20,6 +22,7 @@ pub(super) fn of(r: &Report) -> Vec<String> {
         restarts(r),
         errors(r),
         room(r),
+        memory_pressure(r),
         outputs(r),
         one_epoch(r),
         late(r),
@@ -83,6 +86,17 @@ fn errors(r: &Report) -> Option<String> {
         (n, m) => format!("{} reads of the PFS and {} writes to the tiers failed", count(n), count(m)),
     };
     Some(format!("{what}; the files were tried again, or are read from the PFS. The agent's log names some of them"))
+}
+
+fn memory_pressure(r: &Report) -> Option<String> {
+    let ms = r.agent("memory_pressure_ms");
+    (ms >= MIN_MEMORY_PRESSURE_MS).then(|| {
+        format!(
+            "prefetching was held back for {} s, as the job waited for memory: request more of it, or keep copies on a disk \
+             (prefetch.max_memory_pressure)",
+            ms / 1000
+        )
+    })
 }
 
 /// Returns what would let the job write without waiting, of the output root where it waited most.
@@ -262,6 +276,18 @@ mod tests {
         };
         let r = Report::between(&Status::default(), after, Duration::from_secs(600), &[]);
         Report { advice: of(&r), ..r }
+    }
+
+    #[test]
+    fn prefetch_that_memory_pressure_held_back_is_told_with_its_time() {
+        let of = |ms| {
+            let agent = [("memory_pressure_ms".to_owned(), ms)].into();
+            let after = Status { agent, ..Status::default() };
+            of(&Report::between(&Status::default(), after, Duration::from_secs(600), &[]))
+        };
+        let said = |ms| of(ms).into_iter().find(|line| line.contains("waited for memory"));
+        assert!(said(34_900).is_some_and(|line| line.starts_with("prefetching was held back for 34 s, as")));
+        assert_eq!(said(4999), None);
     }
 
     #[test]

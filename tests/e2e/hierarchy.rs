@@ -132,10 +132,10 @@ fn a_damaged_copy_is_not_moved_but_made_again() {
 
 /// A memory control group of version 1 below that of this process, with a limit; `None` where it
 /// cannot be made.
-struct Group(std::path::PathBuf);
+pub struct Group(pub std::path::PathBuf);
 
 impl Group {
-    fn new(limit: u64) -> Option<Self> {
+    pub fn new(limit: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let group = own
             .lines()

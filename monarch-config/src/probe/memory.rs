@@ -67,7 +67,7 @@ fn of_groups(top: &Path, groups: impl Iterator<Item = impl std::borrow::Borrow<G
 }
 
 /// A small file, in two reads: the kernel makes some of these anew for each reader.
-fn text(path: &Path) -> Option<String> {
+pub(super) fn text(path: &Path) -> Option<String> {
     let mut text = Vec::with_capacity(8 << 10);
     fs::File::open(path).ok()?.read_to_end(&mut text).ok()?;
     String::from_utf8(text).ok()

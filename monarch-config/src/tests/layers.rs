@@ -223,3 +223,22 @@ fn what_is_checked_at_each_open() {
     let (both, said) = checks(&[open, ("dataset.absent", "index")]);
     assert!(both.absent.rule == AbsentRule::Checked && said.contains("taken for checked"), "{said}");
 }
+
+#[test]
+fn memory_pressure_is_a_percentage_or_none_and_is_shown_as_such() {
+    let found = |pairs: &[(&str, &str)]| load_all(FILE, &[], &set(pairs), &node()).unwrap();
+    for (written, meant, shown) in
+        [("45%", Some(0.45), "45%"), ("12.5 %", Some(0.125), "12.5%"), ("none", None, "none")]
+    {
+        let resolved = found(&[("prefetch.max_memory_pressure", written)]);
+        assert_eq!(resolved.config.prefetch.max_memory_pressure, meant);
+        let page = render_with_origins(&resolved);
+        assert!(page.contains(&format!("max_memory_pressure: {shown}")), "{page}");
+    }
+    assert_eq!(found(&[]).config.prefetch.max_memory_pressure, Some(0.3));
+    // What an agent is handed by a command of an earlier version.
+    let mut earlier = serde_json::to_value(&found(&[]).config.prefetch).unwrap();
+    earlier.as_object_mut().unwrap().remove("max_memory_pressure");
+    let earlier: crate::Prefetch = serde_json::from_value(earlier).unwrap();
+    assert_eq!(earlier.max_memory_pressure, Some(0.3));
+}

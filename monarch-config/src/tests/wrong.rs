@@ -104,6 +104,10 @@ fn dataset_and_source() {
     with_root(&source("bandwidth_limit: 1kB/s"), OutOfBounds, 3, &["1MiB/s to 1TiB/s", "or none"]);
     with_root(&source("iops_limit: 0"), OutOfBounds, 3, &["1 to 1000000", "or none"]);
     with_root(&source("iops_limit: 5k"), WrongType, 3, &["not a whole number", "or none"]);
+    let pressure = |value: &str| format!("prefetch:\n  max_memory_pressure: {value}\n");
+    for value in ["0.3", "0%", "101%", "much%", "false"] {
+        with_root(&pressure(value), WrongUnit, 3, &["not a percentage", "at most 100%, or none"]);
+    }
     with_root(&source("purge_age: 30"), WrongUnit, 3, &["without a unit", "30s or 30ms", "or none"]);
     with_root(&source("purge_age: 1h"), OutOfBounds, 3, &["1h is not from 1d to 3650d", "or none"]);
     with_root(&source("purge_age: 20years"), OutOfBounds, 3, &["1d to 3650d"]);

@@ -111,7 +111,7 @@ fn tier_status(t: &TierDir) -> TierStatus {
 }
 
 /// Counters of the tiering engine by name.
-pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 24] {
+pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 25] {
     [
         ("copied_on_demand", &f.demanded),
         ("copied_ahead", &f.prefetched),
@@ -136,6 +136,7 @@ pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 24] {
         ("packed", &f.packed),
         ("decoded", &f.decoded),
         ("decoded_ahead", &f.decoded_ahead),
+        ("memory_pressure_ms", &f.memory_pressure_ms),
         ("damaged", &f.damaged),
     ]
 }

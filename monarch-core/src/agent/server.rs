@@ -13,6 +13,7 @@ use super::conflict::conflict;
 use super::counter_groups::CounterGroup;
 pub use super::ending::End;
 use super::ending::{Ending, Jobs, received};
+use super::memory_pressure::MemoryPressure;
 use super::metrics_service::MetricsService;
 use super::outputs::Outputs;
 use super::parts::Parts;
@@ -193,8 +194,11 @@ impl Agent {
     fn start_upkeep(self: Arc<Self>) -> io::Result<()> {
         let work = move || {
             let mut watch = MemoryWatch::default();
+            let mut pressure = MemoryPressure::default();
+            pressure.round(&self.tiering);
             while !self.stop.sleep(maintenance::PERIOD) {
                 maintenance::round(&self.tiering, &mut watch);
+                pressure.round(&self.tiering);
                 self.roots.retry();
                 self.roots.warn_of_purges();
                 if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {

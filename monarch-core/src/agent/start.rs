@@ -232,6 +232,7 @@ fn tiering(
         ahead: config.prefetch.ahead,
         working_sets: config.prefetch.working_set == WorkingSets::Auto,
         backoff: config.source.backoff,
+        max_memory_pressure: config.prefetch.max_memory_pressure,
         direct: config.io.direct,
         elastic: elastic(config),
         remote: if config.cluster.is_alone() {

@@ -85,6 +85,12 @@ impl fmt::Display for Ahead {
             Self::TiersRest => {
                 f.write_str("prefetching held back: no tier takes copies (their disks are full, or an error)")
             }
+            Self::MemoryPressure { percent, stopped: true } => {
+                write!(f, "prefetching held back: the job waits for memory {percent} % of the time")
+            }
+            Self::MemoryPressure { percent, stopped: false } => {
+                write!(f, "prefetching one file at a time: the job waits for memory {percent} % of the time")
+            }
         }
     }
 }
@@ -123,6 +129,8 @@ mod tests {
         assert_eq!(slowed.to_string(), "prefetching slowed to 1/4: opens at the PFS take 480 ms, 12 ms at best");
         let fails = Ahead::PfsFails { next_try_s: 7 };
         assert_eq!(fails.trouble().as_deref(), Some("prefetching held back: the PFS fails; next try in 7 s"));
+        let pressure = Ahead::MemoryPressure { percent: 34, stopped: false };
+        assert_eq!(pressure.to_string(), "prefetching one file at a time: the job waits for memory 34 % of the time");
         assert_eq!((Ahead::Idle.trouble(), Ahead::Running.trouble()), (None, None));
         let json = serde_json::to_value(&slowed).unwrap();
         assert_eq!((json["state"].as_str(), json["divisor"].as_u64()), (Some("slowed"), Some(4)));

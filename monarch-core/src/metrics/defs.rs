@@ -20,7 +20,8 @@ labels! {
     /// Name of a tier.
     TIER = "tier";
     /// State: of a root `scanning`, `ready`, `failed`; of prefetch `idle`, `running`, `slowed`,
-    /// `pfs_fails`, `tiers_rest`; of other nodes `expected`, `up`, `suspect`, `left`, `gone`.
+    /// `pfs_fails`, `tiers_rest`, `memory_pressure`; of other nodes `expected`, `up`, `suspect`,
+    /// `left`, `gone`.
     STATE = "state";
     /// Source of an open: `tier` (an existing copy), `waited` (a copy that the reader waited for),
     /// `chunks` (the PFS's descriptor, whose reads are served from chunks as they arrive), in
@@ -211,6 +212,11 @@ metrics! {
     Gauge PREFETCH_STATE = "monarch_prefetch_state", Flag, [STATE];
     /// Divisor of the number of files that are prefetched at a time: 1 at full speed.
     Gauge PREFETCH_DIVISOR = "monarch_prefetch_divisor", Of("parts"), [];
+    /// Share of the last 10 s in which a task of the job waited for memory, as the kernel measures
+    /// it (PSI); 0 where it does not.
+    Gauge MEMORY_PRESSURE = "monarch_memory_pressure_ratio", Of("ratio"), [];
+    /// Time for which `prefetch.max_memory_pressure` has narrowed prefetch or held it back.
+    Seconds PRESSURE_SECONDS = "monarch_prefetch_memory_pressure_seconds_total", Unit::Seconds, [];
     /// Files under way from the PFS, demands included, above which prefetch starts no further file:
     /// at this number the PFS reaches its full throughput.
     Gauge PREFETCH_WIDTH = "monarch_prefetch_width_files", Of("files"), [];

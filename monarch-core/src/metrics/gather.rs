@@ -49,7 +49,7 @@ impl Named<'_> {
     }
 }
 
-const PREFETCH_STATES: [&str; 5] = ["idle", "running", "slowed", "pfs_fails", "tiers_rest"];
+const PREFETCH_STATES: [&str; 6] = ["idle", "running", "slowed", "pfs_fails", "tiers_rest", "memory_pressure"];
 
 fn agent(page: &Page, s: &Status) {
     page.gauge(d::AGENT_INFO, [&s.version, &s.policy, &s.engine], 1.0);
@@ -62,9 +62,11 @@ fn agent(page: &Page, s: &Status) {
         Ahead::Slowed { divisor, .. } => ("slowed", *divisor),
         Ahead::PfsFails { .. } => ("pfs_fails", 1),
         Ahead::TiersRest => ("tiers_rest", 1),
+        Ahead::MemoryPressure { .. } => ("memory_pressure", 1),
     };
     page.one_of(d::PREFETCH_STATE, |state| [state], &PREFETCH_STATES, is);
     page.gauge(d::PREFETCH_DIVISOR, [], divisor as f64);
+    page.gauge(d::MEMORY_PRESSURE, [], f64::from(s.load.memory_pressure_percent) / 100.0);
 }
 
 /// Opens that went to the PFS, by the names of their counters.
@@ -138,6 +140,7 @@ fn copies(page: &Page, a: &Named<'_>) {
         page.counter(of, [label], a.get(name));
     }
     page.counter(d::DECODED, ["demand"], a.get("decoded").saturating_sub(a.get("decoded_ahead")));
+    page.seconds(d::PRESSURE_SECONDS, [], a.get("memory_pressure_ms") as f64 / 1e3);
     page.gauge(d::FILLING, [], a.get("filling") as f64);
     page.gauge(d::FILLING_BYTES, [], a.get("filling_bytes") as f64);
 }
@@ -368,6 +371,7 @@ mod tests {
             pfs_calls: n.next(),
             pfs_bytes: n.next(),
             scan_calls: n.next(),
+            memory_pressure_percent: 45,
             opens_us: Some((n.next() * 1_000_000, n.next() * 1_000_000)),
             // Settings are no metrics.
             bandwidth_limit: None,
@@ -396,6 +400,7 @@ mod tests {
         let mut seen = seen(&mut numbers);
         // Those that are shown as something else.
         seen.status.counters.insert("wait_us".to_owned(), 1_500_000);
+        seen.status.agent.insert("memory_pressure_ms".to_owned(), 2500);
         seen.status.agent.insert("decoded".to_owned(), 20);
         seen.status.agent.insert("decoded_ahead".to_owned(), 15);
         let latencies = Latencies::on();
@@ -404,11 +409,15 @@ mod tests {
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let values: BTreeSet<String> = series.iter().filter_map(|s| s.rsplit(' ').next()).map(str::to_owned).collect();
         let all = seen.status.counters.iter().chain(&seen.status.agent);
-        for (name, value) in all.filter(|(name, _)| !["wait_us", "decoded"].contains(&name.as_str())) {
+        for (name, value) in
+            all.filter(|(name, _)| !["wait_us", "decoded", "memory_pressure_ms"].contains(&name.as_str()))
+        {
             assert!(values.contains(&value.to_string()), "{name} is not on the page:\n{text}");
         }
         for line in [
             "monarch_reader_wait_seconds_total 1.5",
+            "monarch_prefetch_memory_pressure_seconds_total 2.5",
+            "monarch_memory_pressure_ratio 0.45",
             "monarch_copies_decoded_total{asked=\"demand\"} 5",
             "monarch_copies_decoded_total{asked=\"ahead\"} 15",
             "monarch_root_state{root=\"/data\",state=\"failed\"} 1",
@@ -425,7 +434,7 @@ mod tests {
         // A series for each number that was handed in; histograms and flags aside.
         let distinct = (1..=numbers.0 / 1_000_003).map(|n| n * 1_000_003);
         let missing: Vec<u64> = distinct.filter(|n| !values.contains(&n.to_string())).collect();
-        assert!(missing.len() <= 3, "wait_us, decoded and decoded_ahead only: {missing:?}");
+        assert!(missing.len() <= 4, "wait_us, memory_pressure_ms, decoded and decoded_ahead only: {missing:?}");
         for of in d::ALL {
             let has = |line: &&&str| line.strip_prefix(of.name).is_some_and(|rest| rest.starts_with([' ', '{', '_']));
             assert!(series.iter().any(|line| has(&line)), "{} has no value", of.name);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Gauges of the tiering engine. The fields are those of one JSON object, which programs of users
 /// read: so they stay flat.
 ///
-/// Fields: 14, one per key of the object.
+/// Fields: 15, one per key of the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
@@ -25,6 +25,9 @@ pub struct Load {
     pub ahead: usize,
     /// The limit on copies in flight from the PFS at which prefetch waits.
     pub width: usize,
+    /// Share of the last 10 s in which a task of the job waited for memory, in percent; 0 where the
+    /// kernel does not measure it.
+    pub memory_pressure_percent: u32,
     /// Calls to the PFS for copies so far.
     pub pfs_calls: u64,
     /// Bytes that those calls requested.

@@ -27,4 +27,12 @@ pub enum Ahead {
     },
     /// No tier takes copies at present.
     TiersRest,
+    /// The job waits for memory (`prefetch.max_memory_pressure`).
+    MemoryPressure {
+        /// Share of the time in which a task waits for it, in percent.
+        percent: u32,
+        /// Whether nothing is prefetched, as all tiers take memory; otherwise one file at a time
+        /// is.
+        stopped: bool,
+    },
 }

@@ -54,7 +54,8 @@ impl Copying {
         fetching: &Fetching,
     ) -> Self {
         let streaming = Arc::new(Streaming::new(shared, placement, fetching));
-        let starter = Arc::new(FetchStarter::new(shared, residency, compression, placement, fetching, &streaming));
+        let starter =
+            Arc::new(FetchStarter::new(shared, queue, residency, compression, placement, fetching, &streaming));
         let adoption = Arc::new(Adoption::new(shared, policy, queue, residency, fetching));
         let tasks = Arc::new(FileCopyContext::new(shared, policy, queue, residency, compression, placement, fetching));
         let copies = Arc::new(FileCopies::new(shared, queue, residency, fetching, &starter, &adoption, &tasks));

@@ -1,6 +1,6 @@
 //! [`PrefetchThrottle`]: how many copies may run at a time, and how many of them for prefetch.
 //!
-//! Owns the counts of files and chunks in flight, and four judgements about the PFS:
+//! Owns the counts of files and chunks in flight, and five judgements, four of them about the PFS:
 //!
 //! | module | what it judges |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | [`demand_reserve`] | how many of these demands take, and will take again at once |
 //! | [`latency_throttle`] | the divisor of prefetch while the PFS answers slowly |
 //! | [`circuit_breaker`] | whether anything is prefetched while the PFS fails |
+//! | [`memory_pressure`] | whether the job waits for memory that prefetch takes |
 //!
 //! Invariant: demands are held back only by the bounds of the configuration.
 
@@ -16,6 +17,7 @@ use circuit_breaker::CircuitBreaker;
 use concurrency_limit::ConcurrencyLimit;
 use demand_reserve::DemandReserve;
 use latency_throttle::LatencyThrottle;
+use memory_pressure::MemoryPressure;
 use monarch_policies::RequestSource;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +26,7 @@ mod circuit_breaker;
 mod concurrency_limit;
 mod demand_reserve;
 mod latency_throttle;
+mod memory_pressure;
 
 /// Lower bound on the slots that are divided while the PFS is slow: with fewer than this many slots
 /// the limit itself is the bound.
@@ -40,9 +43,14 @@ pub(crate) struct Bounds {
     pub(crate) has_rings: bool,
     /// Whether prefetch slows down when the PFS does.
     pub(crate) backs_off: bool,
+    /// Share of the time in which a task of the job waits for memory, above which prefetch is
+    /// narrowed.
+    pub(crate) memory_pressure: Option<f64>,
 }
 
 /// Counts what is in flight, and decides how many copies prefetch may run.
+///
+/// Methods: 28, most of them one question to one of the judgements.
 #[derive(Debug)]
 pub(crate) struct PrefetchThrottle {
     bounds: Bounds,
@@ -58,6 +66,7 @@ pub(crate) struct PrefetchThrottle {
     demand_reserve: DemandReserve,
     concurrency_limit: ConcurrencyLimit,
     circuit_breaker: CircuitBreaker,
+    memory_pressure: MemoryPressure,
 }
 
 impl PrefetchThrottle {
@@ -72,6 +81,7 @@ impl PrefetchThrottle {
             demand_reserve: DemandReserve::default(),
             concurrency_limit: ConcurrencyLimit::new(slots_ahead(bounds.pfs), bounds.remote > 0),
             circuit_breaker: CircuitBreaker::default(),
+            memory_pressure: MemoryPressure::new(bounds.memory_pressure),
         }
     }
 
@@ -187,6 +197,38 @@ impl PrefetchThrottle {
         self.circuit_breaker.slots(Instant::now(), 1) > 0
     }
 
+    /// Notes the share of the time in which a task of the job waits for memory. Returns whether
+    /// high pressure has begun or ended, if it has.
+    pub(crate) fn note_memory_pressure(&self, share: Option<f64>) -> Option<bool> {
+        self.memory_pressure.note(share)
+    }
+
+    /// Whether the job waits for memory.
+    pub(crate) fn is_under_memory_pressure(&self) -> bool {
+        self.memory_pressure.is_high()
+    }
+
+    /// The share of the time in which a task of the job waits for memory, in percent.
+    pub(crate) fn memory_pressure_percent(&self) -> u32 {
+        self.memory_pressure.percent()
+    }
+
+    /// Whether a file that no reader waits for may be begun beside those in flight: under memory
+    /// pressure one at a time.
+    pub(crate) fn may_prefetch_beside(&self) -> bool {
+        !self.memory_pressure.is_high() || self.prefetching() == 0
+    }
+
+    /// Notes a file that prefetch leaves for later, as the job waits for memory.
+    pub(crate) fn leave_out(&self, key: u64) {
+        self.memory_pressure.leave_out(key);
+    }
+
+    /// Takes the files that prefetch has left for later.
+    pub(crate) fn take_left_out(&self) -> Vec<u64> {
+        self.memory_pressure.take_left_out()
+    }
+
     const fn under_way(&self, remote: bool) -> &AtomicUsize {
         if remote { &self.remote } else { &self.running }
     }
@@ -251,7 +293,7 @@ impl Slot<'_> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true };
+    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true, memory_pressure: Some(0.3) };
 
     #[test]
     fn prefetch_gets_what_demands_leave_and_demands_are_not_held_back() {
@@ -288,6 +330,22 @@ mod tests {
         assert_eq!((throttle.slots(Instant::now()), throttle.has_slot(false)), (0, true));
         throttle.worked();
         assert!(!throttle.only_probes() && throttle.slots(Instant::now()) > 0);
+    }
+
+    #[test]
+    fn under_memory_pressure_one_file_is_prefetched_at_a_time_and_demands_are_not_held_back() {
+        let throttle = PrefetchThrottle::new(BOUNDS);
+        let first = [0; 2].map(|_| throttle.take(RequestSource::Prefetch, false));
+        assert!(throttle.may_prefetch_beside());
+        assert_eq!(throttle.note_memory_pressure(Some(0.5)), Some(true));
+        assert!(!throttle.may_prefetch_beside() && throttle.has_slot(false));
+        first.into_iter().for_each(|mut slot| assert!(!slot.give_back()));
+        let _demand = throttle.take(RequestSource::Demand, false);
+        assert!(throttle.may_prefetch_beside(), "the first, beside demands");
+        let _one = throttle.take(RequestSource::Prefetch, false);
+        assert!(!throttle.may_prefetch_beside() && throttle.has_slot(false));
+        assert_eq!(throttle.note_memory_pressure(Some(0.1)), Some(false));
+        assert!(throttle.may_prefetch_beside());
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Space {
     rests_since: Mutex<Option<Instant>>,
     /// Whether the job is short of the memory in which this tier lies.
     squeezed: AtomicBool,
+    /// Whether copies that no reader waits for would take memory that the job waits for.
+    demands_only: AtomicBool,
     given_up: AtomicBool,
 }
 
@@ -55,6 +57,7 @@ impl Space {
             counter: AtomicU64::new(crate::sys::random_u64()),
             rests_since: Mutex::default(),
             squeezed: AtomicBool::new(false),
+            demands_only: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
         }
     }
@@ -88,6 +91,17 @@ impl Space {
     /// Suspends the tier while memory is short.
     pub fn squeeze(&self, short: bool) {
         self.squeezed.store(short, Ordering::Relaxed);
+    }
+
+    /// Has the tier accept only copies that readers wait for, or all again.
+    pub fn take_demands_only(&self, only: bool) {
+        self.demands_only.store(only, Ordering::Relaxed);
+    }
+
+    /// Whether the tier accepts no copies at present that no reader waits for.
+    #[must_use]
+    pub fn closed_to_prefetch(&self) -> bool {
+        self.demands_only.load(Ordering::Relaxed) || self.suspended()
     }
 
     /// Whether no copy has succeeded since the tier was suspended, up to [`DOUBT`] ago.

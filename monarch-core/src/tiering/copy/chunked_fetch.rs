@@ -26,7 +26,7 @@ const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// A large file whose chunks are fetched into a partial copy.
 ///
-/// Methods: 31, most of them one step of [`Progress`] under its lock.
+/// Methods: 32, most of them one step of [`Progress`] under its lock.
 pub(crate) struct ChunkedFetch {
     pub(crate) file: ClaimedFile,
     pub(crate) large: LargeFile<'static>,
@@ -148,6 +148,11 @@ impl ChunkedFetch {
     /// Whether a process reads the file of the PFS through the page cache.
     pub(crate) fn is_paged(&self) -> bool {
         lock(&self.progress).paged
+    }
+
+    /// Whether a process has asked for the whole file.
+    pub(crate) fn is_rest_asked(&self) -> bool {
+        lock(&self.progress).rest_asked
     }
 
     /// What is in flight and present, for the component that follows readers through the page

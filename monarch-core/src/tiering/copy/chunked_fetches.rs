@@ -177,6 +177,16 @@ impl ChunkedFetches {
         self.throttle.has_slot(remote) && (!remote || is_few(in_flight, fetch.large.chunk))
     }
 
+    /// Whether a chunk may be fetched that no reader has requested. A reader may wait for the whole
+    /// file; the window of streamed files does not grow.
+    fn may_go_on(&self, fetch: &ChunkedFetch) -> bool {
+        if !self.throttle.is_under_memory_pressure() || fetch.streamed || fetch.is_rest_asked() {
+            return true;
+        }
+        let is_closed = self.cx.tiers.get(fetch.tier).is_some_and(|tier| tier.space.closed_to_prefetch());
+        !is_closed && self.throttle.may_prefetch_beside()
+    }
+
     /// The next chunk to fetch in this lane, for a reader or ahead.
     pub(crate) fn next_chunk(&self, lane: Lane, demanded: bool) -> Option<TakenChunk<'_>> {
         if !demanded && self.enough_ahead() {
@@ -188,7 +198,8 @@ impl ChunkedFetches {
         for _ in 0..lines.line(demanded).len() {
             let Some(fetch) = lines.line(demanded).pop_front() else { break };
             let its = self.lane_of_fetch(&fetch) == lane;
-            if !its || (demanded && !self.has_slot(&fetch)) {
+            let has_slot = if demanded { self.has_slot(&fetch) } else { self.may_go_on(&fetch) };
+            if !its || !has_slot {
                 others |= !its;
                 lines.line(demanded).push_back(fetch);
                 continue;

@@ -22,9 +22,11 @@ use crate::tiering::placement::Placement;
 use crate::tiering::placement::fair_share::FairShare;
 use crate::tiering::placement::placer::{MAX_CHOICES, Placer};
 use crate::tiering::placement::reclaim::Reclaim;
+use crate::tiering::queue::Queue;
 use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::transient_copies::TransientCopies;
+use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::word::Refusal;
 use monarch_policies::{RequestSource, Why};
@@ -40,8 +42,11 @@ const MAX_FAIR_SHARE_TRIES: u32 = 3;
 const STREAM_PLACE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Starts to fetch large files.
+///
+/// Fields: 13, one per component that finds space or takes the file.
 pub(crate) struct FetchStarter {
     cx: Arc<Context>,
+    throttle: Arc<PrefetchThrottle>,
     fetch_lines: Arc<Mutex<FetchLines>>,
     rounds: Arc<DecodeRounds>,
     transient: Arc<TransientCopies>,
@@ -58,6 +63,7 @@ pub(crate) struct FetchStarter {
 impl FetchStarter {
     pub(crate) fn new(
         shared: &Shared,
+        queue: &Queue,
         residency: &Residency,
         compression: &Compression,
         placement: &Placement,
@@ -66,6 +72,7 @@ impl FetchStarter {
     ) -> Self {
         Self {
             cx: shared.cx.clone(),
+            throttle: queue.throttle.clone(),
             fetch_lines: fetching.fetch_lines.clone(),
             rounds: residency.rounds.clone(),
             transient: residency.transient.clone(),
@@ -88,9 +95,13 @@ impl FetchStarter {
         if file.passes() {
             return self.begin_from_peer(file, large);
         }
+        let spares = |file: &ClaimedFile| file.source == RequestSource::Prefetch && self.cx.spares_memory();
         let (mut tried, mut shares, mut turns, mut unwanted) = (vec![false; self.cx.tiers.len()], 0, 0, false);
         loop {
             let Ok(at) = self.placer.place(&file, &tried).inspect_err(|why| unwanted |= *why == Why::Unwanted) else {
+                if !unwanted && spares(&file) {
+                    return self.leave_out(&file);
+                }
                 if !unwanted && shares < MAX_FAIR_SHARE_TRIES && self.fair_share.free_fair_share(&file) {
                     shares += 1;
                     tried.fill(false);
@@ -126,6 +137,12 @@ impl FetchStarter {
         }
         let tried_some = shares > 0 || tried.contains(&true);
         self.refuse(&file, large, tried_some);
+    }
+
+    /// Leaves a file that is prefetched for later, when the job does not wait for memory.
+    fn leave_out(&self, file: &ClaimedFile) {
+        self.throttle.leave_out(file.key);
+        self.publisher.publish_outcome(file, CopyOutcome::Stopped);
     }
 
     /// Streams a file that no tier takes, or refuses it. `tried_some`: a tier may take it later.

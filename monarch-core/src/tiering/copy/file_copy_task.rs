@@ -161,6 +161,10 @@ impl<'a> FileCopyTask<'a> {
         if self.too_large {
             return Some(CopyOutcome::Failed(self.file.start.elapsed()));
         }
+        if self.file.source == RequestSource::Prefetch && parts.cx.spares_memory() {
+            parts.throttle.leave_out(self.file.key);
+            return Some(CopyOutcome::Stopped);
+        }
         if self.shares < MAX_FAIR_SHARE_TRIES && parts.fair_share.free_fair_share(&self.file) {
             self.shares += 1;
             self.tried.fill(false);

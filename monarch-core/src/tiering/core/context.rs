@@ -97,6 +97,24 @@ impl Context {
         self.tiers.iter().any(|t| !t.space.suspended() && free(t) >= t.space.ledger.cost(size))
     }
 
+    /// Whether any tier takes only copies that readers wait for.
+    pub(crate) fn spares_memory(&self) -> bool {
+        self.tiers.iter().any(|t| t.space.closed_to_prefetch() && !t.space.suspended())
+    }
+
+    /// Has the tiers in memory take only copies that readers wait for, or all again; and tiers that
+    /// compress, if copies in memory come before theirs.
+    pub(crate) fn spare_memory(&self, spare: bool) {
+        let on_disk = |tier: &TierDir| !tier.space.is_in_memory();
+        for (at, tier) in self.tiers.iter().enumerate() {
+            let takes_memory = match tier.options.packing {
+                Some(_) => !self.tiers.iter().take(at).any(on_disk),
+                None => !on_disk(tier),
+            };
+            tier.space.take_demands_only(spare && takes_memory);
+        }
+    }
+
     /// Counts an error of a tier, suspends the tier for a while, and logs it.
     pub(crate) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
         self.stats.tier_errors.fetch_add(1, Ordering::Relaxed);

@@ -18,6 +18,9 @@ pub struct TieringOptions {
     pub working_sets: bool,
     /// Whether prefetching slows down when the PFS does.
     pub backoff: bool,
+    /// Share of the time in which a task of the job waits for memory, above which prefetch is
+    /// narrowed; `None` never.
+    pub max_memory_pressure: Option<f64>,
     /// Which files of the PFS are read past the page cache.
     pub direct: Direct,
     /// Transient copies take all the space that other copies leave, and at least this part of each

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Counters of the tiering engine since the agent started, for status and report.
 ///
-/// Fields: 24, one per counter of the report.
+/// Fields: 25, one per counter of the report.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Copies completed for a demand.
@@ -55,6 +55,9 @@ pub struct Stats {
     pub decoded: AtomicU64,
     /// Copies that were decompressed before a reader asked.
     pub decoded_ahead: AtomicU64,
+    /// Milliseconds for which prefetch had work but was narrowed or held back, as the job waited
+    /// for memory.
+    pub memory_pressure_ms: AtomicU64,
     /// Copies that another process removed or damaged.
     pub damaged: AtomicU64,
 }

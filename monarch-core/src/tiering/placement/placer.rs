@@ -19,7 +19,7 @@ use crate::tiering::residency::orphans::Orphans;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use monarch_abi::word::Refusal;
 use monarch_policies::hints::Priority;
-use monarch_policies::{Candidate, Decision, FileKey, TierRoom, Why};
+use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom, Why};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +28,14 @@ use std::sync::{Arc, Mutex};
 pub(crate) const MAX_CHOICES: u32 = 4;
 /// Copies that are looked at to find some to drop for a file of high priority.
 const MAX_LOOKED_AT: usize = 1 << 12;
+
+/// Whether a tier accepts the copy of a file at present.
+fn is_open(tier: &TierDir, f: &ClaimedFile) -> bool {
+    match f.source {
+        RequestSource::Demand => !tier.space.suspended(),
+        RequestSource::Prefetch => !tier.space.closed_to_prefetch(),
+    }
+}
 
 /// Decides where a copy goes, and which copies it replaces.
 pub(crate) struct Placer {
@@ -93,7 +101,7 @@ impl Placer {
             // Orphans and transient copies can be dropped.
             let evictable = unclaimed.bytes(at) + self.transient.replaceable_bytes(at);
             let taken = (u.used + u.reserved).saturating_sub(evictable) + kept;
-            let usable = !skip.get(at).copied().unwrap_or(true) && !tier.space.suspended();
+            let usable = !skip.get(at).copied().unwrap_or(true) && is_open(tier, f);
             let size = if self.cx.packs(at) { packed } else { f.want.size };
             TierRoom {
                 cost: tier.space.ledger.cost(size) + tier.log.wants(),
@@ -145,8 +153,7 @@ impl Placer {
         if self.policy.lock_hints().priority(FileKey(f.key)) != Priority::High {
             return None;
         }
-        let usable =
-            |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && !tier.space.suspended();
+        let usable = |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && is_open(tier, f);
         let (at, tier) = self.cx.tiers.iter().enumerate().rfind(usable)?;
         let cost = tier.space.ledger.cost(f.want.size);
         let last = lock(&self.catalog).last_of(|_| true, MAX_LOOKED_AT);

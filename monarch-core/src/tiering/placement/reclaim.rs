@@ -101,7 +101,7 @@ impl Reclaim {
     ) -> Option<(usize, T, TransientReservation)> {
         for (at, tier) in self.cx.tiers.iter().enumerate().take(below) {
             let (Some(decoded), cost) = (self.transient.of(at), tier.space.ledger.cost(size)) else { continue };
-            if cost > decoded.room || tier.space.suspended() {
+            if cost > decoded.room || tier.space.suspended() || (!any && tier.space.closed_to_prefetch()) {
                 continue;
             }
             loop {

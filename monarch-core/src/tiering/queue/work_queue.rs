@@ -144,10 +144,19 @@ impl WorkQueue {
         rest
     }
 
+    /// Whether no tier takes copies at present that no reader waits for.
+    pub(crate) fn is_closed_to_prefetch(&self) -> bool {
+        let closed = self.cx.tiers.iter().all(|t| t.space.closed_to_prefetch());
+        if closed {
+            self.held_back.store(true, Ordering::Relaxed);
+        }
+        closed
+    }
+
     /// Resumes prefetch once a tier takes copies again, or the PFS is to be probed.
     pub(crate) fn resume_prefetch(&self) {
         let held = self.held_back.load(Ordering::Relaxed);
-        if held && self.throttle.may_try() && !self.cx.tiers.iter().all(|t| t.space.suspended()) {
+        if held && self.throttle.may_try() && !self.cx.tiers.iter().all(|t| t.space.closed_to_prefetch()) {
             self.held_back.store(false, Ordering::Relaxed);
             self.waker.wake_all();
         }

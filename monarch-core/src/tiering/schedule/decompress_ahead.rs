@@ -7,6 +7,7 @@
 //!   file is read once: files that were read are skipped until the round ends (`DecodeRounds`).
 //! * One part in eight of the space is left to readers that ask.
 
+use crate::tier::TierDir;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::Segments;
@@ -19,6 +20,7 @@ use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::{DecodeRounds, Round};
 use crate::tiering::residency::transient_copies::SPARE_DIVISOR;
 use crate::tiering::residency::transient_copies::TransientCopies;
+use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::demand::file_key;
 use monarch_policies::hints::Purpose;
 use monarch_policies::{FileKey, RequestSource};
@@ -41,6 +43,7 @@ pub(crate) struct DecompressAhead {
     rounds: Arc<DecodeRounds>,
     transient: Arc<TransientCopies>,
     slots: Arc<InflightSlots>,
+    throttle: Arc<PrefetchThrottle>,
 }
 
 impl DecompressAhead {
@@ -53,12 +56,13 @@ impl DecompressAhead {
             rounds: residency.rounds.clone(),
             transient: residency.transient.clone(),
             slots: queue.slots.clone(),
+            throttle: queue.throttle.clone(),
         }
     }
 
     /// The compressed copy to decompress now.
     pub(crate) fn next_decoding(&self) -> Option<Job<'_>> {
-        if !self.cx.options.prefetch || self.cx.stop.load(Ordering::Relaxed) || !self.transient.has_room_ahead() {
+        if !self.decodes_ahead() || self.cx.stop.load(Ordering::Relaxed) || !self.transient.has_room_ahead() {
             return None;
         }
         if let Some(key) = self.next_packed_in_order() {
@@ -125,6 +129,24 @@ impl DecompressAhead {
         None
     }
 
+    /// Whether copies are decompressed ahead of readers. Not while the job waits for memory.
+    fn decodes_ahead(&self) -> bool {
+        self.cx.options.prefetch && !self.throttle.is_under_memory_pressure()
+    }
+
+    /// Drops the decompressed copies in memory that readers have opened, as the job waits for
+    /// memory: in an epoch each is read once.
+    pub(crate) fn drop_read(&self) {
+        let in_memory = |tier: &TierDir| tier.options.for_decoded > 0 && tier.space.is_in_memory();
+        if !self.cx.compresses || !self.cx.tiers.iter().any(in_memory) {
+            return;
+        }
+        self.transient.drain_touched();
+        for (at, _) in self.cx.tiers.iter().enumerate().filter(|(_, tier)| in_memory(tier)) {
+            let _ = self.transient.drop_some(at, u64::MAX, false);
+        }
+    }
+
     /// Maintenance: drops copies that were opened to keep space for others, and wakes a copier if
     /// there is space.
     pub(crate) fn decode_ahead(&self) {
@@ -145,7 +167,7 @@ impl DecompressAhead {
             let rounds = self.rounds.lock();
             !rounds.is_empty() && rounds.values().all(rests)
         };
-        if self.cx.options.prefetch && self.transient.has_room_ahead() && !all_suspended {
+        if self.decodes_ahead() && self.transient.has_room_ahead() && !all_suspended {
             self.waker.wake(Lane::Threads);
         }
     }

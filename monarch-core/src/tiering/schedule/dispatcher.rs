@@ -123,6 +123,9 @@ impl Dispatcher {
         if self.fetches.enough_ahead() || self.compressor.is_saturated() {
             return None;
         }
+        if !self.throttle.may_prefetch_beside() || self.queue.is_closed_to_prefetch() {
+            return None;
+        }
         let key = self.prefetch_in(&mut q, lane)?;
         let mut job = Job::new(&self.slots, key, RequestSource::Prefetch, self.peers.comes_from_peer(key));
         job.in_ring = lane == Lane::Rings;

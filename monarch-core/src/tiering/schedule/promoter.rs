@@ -22,7 +22,11 @@ const SPARE_DIVISOR: u64 = 32;
 /// Bytes of a tier that promoted copies may take.
 fn spare_of(tier: &TierDir) -> u64 {
     let u = tier.space.ledger.usage();
-    if tier.space.suspended() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE_DIVISOR) }
+    if tier.space.closed_to_prefetch() {
+        0
+    } else {
+        u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE_DIVISOR)
+    }
 }
 
 /// Promotes copies that readers opened.

@@ -21,6 +21,7 @@ pub(crate) fn read(limits: &Limits, queue: &WorkQueue, throttle: &PrefetchThrott
         remote,
         ahead: throttle.prefetching(),
         width: throttle.limit(),
+        memory_pressure_percent: throttle.memory_pressure_percent(),
         pfs_calls: counted.calls.load(Ordering::Relaxed),
         pfs_bytes: counted.bytes.load(Ordering::Relaxed),
         scan_calls: counted.scans.load(Ordering::Relaxed),

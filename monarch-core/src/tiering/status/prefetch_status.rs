@@ -37,6 +37,7 @@ fn kind(is: &Ahead) -> Option<Kind> {
         Ahead::Slowed { divisor, .. } => Some(("slowed", *divisor)),
         Ahead::PfsFails { .. } => Some(("pfs", 0)),
         Ahead::TiersRest => Some(("tiers", 0)),
+        Ahead::MemoryPressure { stopped, .. } => Some(("memory", usize::from(*stopped))),
     }
 }
 
@@ -103,6 +104,10 @@ impl PrefetchStatus {
         if let Some(wait) = self.throttle.next_probe() {
             return Ahead::PfsFails { next_try_s: wait.as_millis().div_ceil(1000) as u64 };
         }
+        if under_way && self.throttle.is_under_memory_pressure() {
+            let stopped = self.cx.tiers.iter().all(|t| t.space.closed_to_prefetch());
+            return Ahead::MemoryPressure { percent: self.throttle.memory_pressure_percent(), stopped };
+        }
         match (under_way, self.throttle.divisor()) {
             (false, _) => Ahead::Idle,
             (true, divisor @ 2..) => {
@@ -121,7 +126,7 @@ impl PrefetchStatus {
             return;
         }
         match is {
-            Ahead::PfsFails { .. } | Ahead::TiersRest => tracing::warn!("{is}"),
+            Ahead::PfsFails { .. } | Ahead::TiersRest | Ahead::MemoryPressure { .. } => tracing::warn!("{is}"),
             _ => tracing::info!("{is}"),
         }
     }
@@ -151,5 +156,7 @@ mod tests {
         assert!(!last_logged.should_log(&Ahead::Idle, at(60)));
         assert!(last_logged.should_log(&Ahead::PfsFails { next_try_s: 1 }, at(60)));
         assert!(last_logged.should_log(&Ahead::TiersRest, at(70)) && last_logged.should_log(&Ahead::Idle, at(80)));
+        let pressure = |percent| Ahead::MemoryPressure { percent, stopped: false };
+        assert!(last_logged.should_log(&pressure(40), at(90)) && !last_logged.should_log(&pressure(60), at(120)));
     }
 }
