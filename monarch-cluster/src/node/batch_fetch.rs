@@ -1,9 +1,9 @@
 //! Files that one request gets from another node: the side that asks.
 //!
 //! No file is claimed for it, and no node waits for another one: the other node sends at once what
-//! it has. Each file is verified by its own tag, and handed on as soon as it is there. What does
-//! not come is asked for by itself ([`Remote`](super::remote_file::Remote)), which waits for the
-//! other node, or turns to a further one, as ever.
+//! it has. The answer is read to its end, then each file is verified by its own tag and handed on.
+//! What does not come is asked for by itself ([`Remote`](super::remote_file::Remote)), which waits
+//! for the other node, or turns to a further one.
 
 use super::batch_format::{Following, decode_front, encode_request, front_bytes};
 use super::fetcher::Fetcher;

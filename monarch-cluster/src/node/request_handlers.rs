@@ -180,7 +180,7 @@ impl PeerRequestHandler {
         };
         self.wait_for_index(index).await;
         if self.store.served_index(&index).is_none() {
-            return Answer::text(404, "no index of that name is served here");
+            return Answer::text(404, "no file of an index that is served here");
         }
         // Each holds open files, and a thread for a moment.
         let place = timeout(BATCH_PLACE_TIMEOUT, self.batches.clone().acquire_owned()).await;

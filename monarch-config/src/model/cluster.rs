@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nodes that share copies and the index. Fields: 20, because each is a key of the section
+/// Nodes that share copies and the index. Fields: 21, because each is a key of the section
 /// `cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {

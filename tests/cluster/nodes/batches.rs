@@ -93,8 +93,9 @@ fn larger_files_are_requested_by_themselves() {
 fn nodes_that_start_together_read_each_file_once() {
     let Some(c) = patient(Plan::new(3).files(300).size(4000).placement("replicated")).build() else { return };
     let mark = c.mark();
-    let keepers: Vec<Running> =
-        (0..3).map(|i| c.node(i).start(&Job::new("sh").arg("-c").arg("read -r line"))).collect();
+    let start = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let mut keepers: Vec<Running> = (0..3).map(start).collect();
+    keepers.iter_mut().for_each(|job| job.until_written("ready"));
     (0..3).for_each(|i| holds(&c, i, c.files()));
     assert_eq!((c.since(&mark).open, c.since(&mark).bytes_read), (c.files(), c.bytes()));
     c.end(c.start_indexed(0..3, &Reads::epochs(1)));

@@ -34,7 +34,7 @@ pub(crate) struct Upcoming {
     pub(crate) request: Request,
 }
 
-/// The queues, behind one lock.
+/// The queues, behind one lock. Fields: 14, one for each line, and how far each has got.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     pub(crate) demands: VecDeque<u64>,
