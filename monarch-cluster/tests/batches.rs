@@ -9,9 +9,10 @@ use monarch_cluster::http::{self, Answer, Answering, Body, Handler, Key, Request
 use monarch_cluster::node::{Introduction, Node, NodeStatus};
 use monarch_cluster::tag::TagKey;
 use monarch_config::{Config, Encryption, MAX_BATCH_FILES, Overrides, SystemProbe};
+use monarch_storage::engine::{PfsSource, Source};
 use monarch_storage::held_dir::HeldDir;
 use monarch_storage::index::{ScanOptions, ScanProgress, build, scan};
-use monarch_storage::sharing::{BatchFile, FileRef, LocalStore, Peers, ServedIndex};
+use monarch_storage::sharing::{BatchFile, FetchRequest, FileRef, LocalStore, Peers, ServedIndex};
 use monarch_storage::shm;
 use rustix::fd::OwnedFd;
 use std::fs::File;
@@ -32,6 +33,9 @@ struct Copies {
     control: ControlMap<'static>,
     segment: Segment<'static>,
     paths: Vec<(CopyName, PathBuf)>,
+    /// A copy that cannot be opened yet, and whether a thread waits for it.
+    held_up: Mutex<Option<CopyName>>,
+    waits: AtomicBool,
 }
 
 impl LocalStore for Copies {
@@ -52,6 +56,10 @@ impl LocalStore for Copies {
     }
 
     fn open_copy(&self, _: usize, name: CopyName) -> Option<OwnedFd> {
+        while *self.held_up.lock().unwrap() == Some(name) {
+            self.waits.store(true, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let (_, path) = self.paths.iter().find(|(of, _)| *of == name)?;
         Some(File::open(path).ok()?.into())
     }
@@ -136,7 +144,13 @@ impl Pair {
         let path = |n: usize| dir.join(format!("root/{n:03}"));
         let entry = |n: usize| segment.lookup(format!("{n:03}").as_bytes()).unwrap();
         let paths = (0..FILES).map(|n| (segment.copy_name(&entry(n)), path(n))).collect();
-        let copies = Arc::new(Copies { control: control.unwrap(), segment, paths });
+        let copies = Arc::new(Copies {
+            control: control.unwrap(),
+            segment,
+            paths,
+            held_up: Mutex::default(),
+            waits: AtomicBool::new(false),
+        });
         let node = Node::start(&self.config(me)).unwrap().expect("one of several");
         let store: Arc<dyn LocalStore> = copies.clone();
         let peers = node.connect(&store);
@@ -268,6 +282,47 @@ fn a_damaged_copy_is_not_part_of_a_batch() {
     [first, second].iter().for_each(|m| m.node.stop());
 }
 
+/// A file that a reader asks for comes while a batch of the same node, with that file, does not.
+#[test]
+fn a_demand_does_not_wait_for_a_batch() {
+    let pair = Pair::new(50, Encryption::None);
+    let (first, second) = pair.both();
+    let source: Arc<dyn Source> = Arc::new(PfsSource::new(&pair.dir().join("root")).unwrap());
+    let of_other = |n: &usize| {
+        let file = FileRef::of(&first.copies.segment, &first.entry(*n));
+        first.peers.source(&file).is_some()
+    };
+    let wanted = (1..FILES).find(of_other).expect("a file that the other node has");
+    *second.copies.held_up.lock().unwrap() = Some(second.copies.paths[0].0);
+    std::thread::scope(|s| {
+        let batch = s.spawn(|| numbers(&first.get(&[0, wanted], usize::MAX)));
+        while !second.copies.waits.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let entry = first.entry(wanted);
+        let (file, rel) = (FileRef::of(&first.copies.segment, &entry), format!("{wanted:03}"));
+        let want = entry.record.identity();
+        let request = FetchRequest {
+            file,
+            rel: rel.as_bytes(),
+            source: &source,
+            chunked: false,
+            want,
+            demand: true,
+            arrived: None,
+        };
+        let mut bytes = vec![0; want.size as usize];
+        let remote = first.peers.file(&request).expect("of the other node");
+        assert_eq!(remote.read_at(&mut bytes, 0).unwrap(), bytes.len());
+        assert!(bytes == bytes_of(wanted) && !batch.is_finished());
+        assert_eq!(first.status().batches, 0, "it came by itself");
+        *second.copies.held_up.lock().unwrap() = None;
+        assert_eq!(batch.join().unwrap(), [0, wanted]);
+    });
+    assert_eq!(first.status().batches, 1);
+    [first, second].iter().for_each(|m| m.node.stop());
+}
+
 /// A node that dies while it answers costs the files that had not come.
 #[test]
 fn a_node_that_stops_while_it_answers_is_not_waited_for() {
@@ -308,6 +363,15 @@ impl Scribe {
     }
 }
 
+/// Files that an answer has, with their sizes.
+type Sent = Vec<(Arc<OwnedFd>, u64)>;
+/// Makes an answer, in a directory of its own.
+type Made = dyn Fn(&Scribe, &Path) -> Answer + Send + Sync;
+type Make = Box<Made>;
+/// Changes an answer that is right.
+type Change = fn(Vec<u8>, Sent, &Path) -> Answer;
+/// Its name, the files that are taken, the damaged ones, the answer.
+type Case = (&'static str, Vec<usize>, u64, Make);
 type Reply = Box<dyn Fn(&Scribe, Vec<u32>) -> Answer + Send + Sync>;
 
 /// A node that knows the secret, and answers as it likes.
@@ -334,7 +398,7 @@ fn file_of(dir: &Path, bytes: &[u8]) -> (Arc<OwnedFd>, u64) {
     (Arc::new(File::open(&path).unwrap().into()), bytes.len() as u64)
 }
 
-fn answer(front: Vec<u8>, files: Vec<(Arc<OwnedFd>, u64)>) -> Answer {
+fn answer(front: Vec<u8>, files: Sent) -> Answer {
     Answer { body: Body::Files { front, files }, ..Answer::status(200) }
 }
 
@@ -347,7 +411,6 @@ fn no_file_is_taken_for_another_one_and_no_answer_for_more_than_it_is() {
     let ids: Vec<u32> = (0..3).map(|n| first.entry(n).master.id).collect();
     let bytes: Vec<Vec<u8>> = (0..3).map(bytes_of).collect();
     // The bytes of each, with the tags of those.
-    type Case = (&'static str, Vec<usize>, u64, Box<dyn Fn(&Scribe, &Path) -> Answer + Send + Sync>);
     let honest = {
         let (ids, bytes) = (ids.clone(), bytes.clone());
         move |scribe: &Scribe, of: [usize; 3], tagged: [usize; 3]| -> Vec<u8> {
@@ -359,14 +422,14 @@ fn no_file_is_taken_for_another_one_and_no_answer_for_more_than_it_is() {
         move |dir: &Path, of: [usize; 3]| of.map(|n| file_of(dir, &bytes[n])).to_vec()
     };
     let (h, f) = (Arc::new(honest), Arc::new(files));
-    let case = |name, taken: &[usize], damaged, make: Box<dyn Fn(&Scribe, &Path) -> Answer + Send + Sync>| {
+    let case = |name, taken: &[usize], damaged, make: Make| {
         let case: Case = (name, taken.to_vec(), damaged, make);
         case
     };
-    let make = |change: fn(Vec<u8>, Vec<(Arc<OwnedFd>, u64)>, &Path) -> Answer| {
+    let make = |change: Change| {
         let (h, f) = (h.clone(), f.clone());
         Box::new(move |scribe: &Scribe, dir: &Path| change(h(scribe, [0, 1, 2], [0, 1, 2]), f(dir, [0, 1, 2]), dir))
-            as Box<dyn Fn(&Scribe, &Path) -> Answer + Send + Sync>
+            as Make
     };
     let cases = [
         case("the truth", &[0, 1, 2], 0, make(|front, files, _| answer(front, files))),
@@ -446,7 +509,7 @@ fn no_file_is_taken_for_another_one_and_no_answer_for_more_than_it_is() {
         case("an error", &[], 0, make(|_, _, _| Answer::text(500, "no"))),
         case("gigabytes", &[], 0, make(|front, files, _| answer(front, vec![(files[0].0.clone(), 1 << 40); 3]))),
     ];
-    let now = Arc::new(Mutex::new(None::<Arc<dyn Fn(&Scribe, &Path) -> Answer + Send + Sync>>));
+    let now = Arc::new(Mutex::new(None::<Arc<Made>>));
     let _server = {
         let (now, dir) = (now.clone(), dir.clone());
         pair.hostile(move |scribe, _| {
