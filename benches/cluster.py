@@ -4,7 +4,7 @@ root.
 
     cargo build --release --workspace
     sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index scan remote imports weights
-                                                                       broadcast
+                                                                       broadcast batches
 
 Nodes are network namespaces with a link each. All of them share the processors of this machine, so
 that figures of many nodes are ratios to a baseline that ran on the same processors in the same
@@ -26,6 +26,10 @@ minutes, in turns. A figure is a median over the turns.
              by a bare TCP client: the cost of asking, finding, checking and keeping the copy. With pauses,
              in which processors fall asleep, and without. The reading node owns half of the files: the
              first and the third quartile of all reads are the medians of local and remote reads.
+
+    batches  5,000 files of 4 KiB, and of 20 KiB, that one node has and another one prefetches: files a
+             second and processor time of both agents, several files with a request (`cluster.batch_files`)
+             divided by one with each, in turns.
 
     imports  8 processes on each of 8 nodes import numpy from an environment on a PFS of 1 ms a call
              (`tests/venvs.sh torch2`): opens and failed lookups that the PFS counted, of jobs without
@@ -441,8 +445,63 @@ def remote(a):
             f"{far:.3f} - {bare:.3f} ms, local {local:.3f} ms; PFS opens {opens:.2f} per file")
 
 
+def copies(w, i):
+    """When the first and the last of a node's copies got its name, and how many there are."""
+    times = [e.stat(follow_symlinks=False).st_ctime for d in glob.glob(f"{w.tier(i)}/*/copies/*") for e in os.scandir(d)]
+    return (min(times), max(times), len(times)) if times else (0, 0, 0)
+
+
+def processor_s(pid):
+    """Processor time that a process has had, user and system."""
+    with open(f"/proc/{pid}/stat") as f:
+        return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def prefetched(size, files, batch):
+    """Seconds in which a node gets all files of another one, and the processor time of both agents:
+    that of the one that has them, and that of the other one since it has the index."""
+    cluster = ["placement: replicated", f"batch_files: {batch}"]
+    with nodes.Net(2) as net, nodes.World(net, 2, capacity="1GiB", cluster=cluster, settings=["prefetch.ahead=all"]) as w:
+        nodes.make(f"{w.disk}/data", files, size, "--exact")
+        w.root = f"{w.disk}/data"
+        for i in range(2):
+            w.configure(i)
+        keep = lambda i: w.start(i, ["sh", "-c", "read -r line"], stdin=subprocess.PIPE)
+        has_all = lambda i: lambda: (w.status(i) or {}).get("tiers", [{}])[0].get("files") == files
+        try:
+            keepers = [keep(0)]
+            nodes.when("the first node's copies", has_all(0))
+            before = processor_s(w.agent(0))
+            keepers.append(keep(1))
+            nodes.when("the second node's copies", has_all(1))
+            first, last, number = copies(w, 1)
+            assert number == files, number
+            used = processor_s(w.agent(0)) - before, processor_s(w.agent(1))
+            for keeper in keepers:
+                keeper.stdin.close()
+            return last - first, *used
+        finally:
+            for i in range(2):
+                nodes.end(net.name(i))
+
+
+def batches(a):
+    files = 5000
+    for size in (4096, 20480):
+        rows = {batch: [] for batch in (64, 1)}
+        for _ in range(a.turns):
+            for batch, seen in rows.items():
+                seen.append(prefetched(size, files, batch))
+        (took, owner, asker), (took1, owner1, asker1) = ([med(column) for column in zip(*rows[batch])] for batch in (64, 1))
+        say(f"{files:,} files of {size >> 10} KiB from another node, in batches / one by one: files a second", took1 / took, None, "x",
+            f"{files / took:.0f} / {files / took1:.0f}")
+        say("  processor time of the agent that sends them", owner / owner1, None, "x", f"{owner:.2f} / {owner1:.2f} s")
+        say("  processor time of the agent that gets them", asker / asker1, None, "x", f"{asker:.2f} / {asker1:.2f} s")
+
+
 def main():
-    everything = dict(cold=cold, later=later, index=index, scan=scan, remote=remote, imports=imports, weights=weights, broadcast=broadcast)
+    everything = dict(cold=cold, later=later, index=index, scan=scan, remote=remote, imports=imports, weights=weights, broadcast=broadcast,
+                      batches=batches)
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--nodes", type=int, default=8, help="of cold and later")

@@ -7,6 +7,7 @@
 //! | [`tables`] | the state that components share, and the components made of it |
 //! | [`peer_pool`], [`name_lookup`] | connections to the other nodes; names without an address |
 //! | [`peer_files`], [`remote_file`], [`fetcher`] | files of other nodes as sources of bytes |
+//! | [`batch_fetch`], [`batch_format`] | small files of another node, several in one request |
 //! | [`missing_indexes`], [`log_limit`] | nodes without an index; how often failures are logged |
 //! | [`owner_balance`], [`balanced_view`] | owners by exception, kept in step with the nodes |
 //! | [`fetch_tracker`] | which files are being read from the PFS |
@@ -34,6 +35,8 @@ mod announcements;
 mod announcer;
 mod background_runtime;
 mod balanced_view;
+mod batch_fetch;
+mod batch_format;
 mod checksum_table;
 mod connection_limit;
 mod corruption_inspector;
@@ -127,6 +130,8 @@ const GOODBYE_TIME: Duration = Duration::from_millis(30);
 const SERVER_THREADS: usize = 2;
 /// Most threads that wait for copies at a time.
 const MAX_READERS: usize = 192;
+/// Most answers of several files at a time: each holds up to 64 descriptors.
+const MAX_BATCH_ANSWERS: usize = 8;
 /// Most threads for all other work that blocks.
 const MAX_OTHER_BLOCKING: usize = 64;
 
@@ -202,6 +207,7 @@ impl Node {
             placement: cluster.placement,
             encryption: cluster.encryption,
             peer_timeout: cluster.peer_timeout,
+            batch_files: cluster.batch_files,
             max_wait: config.wait.max_wait,
             stalled_scan: cluster.join_timeout,
         };
@@ -255,6 +261,7 @@ impl Node {
             startup: tables.startup.clone(),
             relays: tables.relays.clone(),
             readers: tokio::sync::Semaphore::new(MAX_READERS),
+            batches: Arc::new(tokio::sync::Semaphore::new(MAX_BATCH_ANSWERS)),
         };
         let listener = Arc::new(Listener::start(listen, Arc::new(handler), BackgroundRuntime::new(runtime))?);
         listener.admit(&pool.view());

@@ -17,11 +17,23 @@ use std::str::FromStr;
 use subtle::ConstantTimeEq;
 
 /// Bytes of a tag.
-const TAG_BYTES: usize = 16;
+pub(crate) const TAG_BYTES: usize = 16;
 
 /// A tag. Comparing two takes the same time wherever they differ.
 #[derive(Clone, Copy)]
 pub struct Tag([u8; TAG_BYTES]);
+
+impl Tag {
+    /// The tag with these bytes.
+    pub(crate) const fn from_bytes(bytes: [u8; TAG_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub(crate) const fn to_bytes(self) -> [u8; TAG_BYTES] {
+        self.0
+    }
+}
 
 impl PartialEq for Tag {
     fn eq(&self, other: &Self) -> bool {

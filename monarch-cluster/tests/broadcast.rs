@@ -128,8 +128,15 @@ impl Reader {
     fn fetch(&self, root: &Path) -> io::Result<()> {
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(root)?);
         let want = self.entry().record.identity();
-        let request =
-            FetchRequest { file: self.file(), rel: b"weights", source: &source, chunked: true, want, demand: true };
+        let request = FetchRequest {
+            file: self.file(),
+            rel: b"weights",
+            source: &source,
+            chunked: true,
+            want,
+            demand: true,
+            arrived: None,
+        };
         let remote: Arc<dyn RemoteFile> = self.peers.file(&request).expect("another node owns it");
         let queue = Mutex::new((0..CHUNKS).collect::<VecDeque<u64>>());
         let copier = || -> io::Result<()> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use cluster::{Cluster, Discovery, Encryption, JobSecretSource, Spread};
+pub use cluster::{Cluster, Discovery, Encryption, JobSecretSource, MAX_BATCH_FILES, Spread};
 pub(super) use outputs::THROUGH;
 pub use outputs::{Drain, OutputRoot, OutputSync};
 

@@ -51,6 +51,22 @@ pub struct FetchRequest<'a> {
     pub want: Identity,
     /// Whether a reader waits for it.
     pub demand: bool,
+    /// All of its bytes, if [`Peers::fetch_batch`] has brought them.
+    pub arrived: Option<&'a Arc<[u8]>>,
+}
+
+/// Most bytes of a file that is fetched together with others.
+pub const MAX_BATCHED_FILE_BYTES: u64 = 256 << 10;
+/// Most bytes of files that are fetched together: few enough that neither node waits long for them.
+pub const MAX_BATCH_BYTES: u64 = 1 << 20;
+
+/// A small file that is fetched together with others.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchFile {
+    /// Which file.
+    pub file: FileRef,
+    /// Its size in bytes, from 1 to [`MAX_BATCHED_FILE_BYTES`].
+    pub size: u64,
 }
 
 /// A file of another node. Where no node can send it, it comes from the PFS after all.
@@ -82,8 +98,14 @@ pub trait Peers: Send + Sync {
     fn file(&self, request: &FetchRequest<'_>) -> Option<Arc<dyn RemoteFile>>;
     /// Whether this node owns a file.
     fn is_mine(&self, file: &FileRef) -> bool;
-    /// Whether another node is asked for a file before the PFS.
-    fn is_elsewhere(&self, file: &FileRef) -> bool;
+    /// The node that is asked for a file before the PFS; `None`: the PFS.
+    fn source(&self, file: &FileRef) -> Option<u16>;
+    /// Most files that are fetched together; 1: each by itself.
+    fn batch_files(&self) -> usize;
+    /// Requests files of one index from the node `from`, together, and hands those that it has to
+    /// `take`, in order and verified: each by its place in `files` and its bytes, until `take` says
+    /// `false`. Others may come when they are requested by themselves. Blocks.
+    fn fetch_batch(&self, from: u16, files: &[BatchFile], take: &mut dyn FnMut(usize, Arc<[u8]>) -> bool);
     /// Whether files that other nodes own are prefetched too.
     fn fetches_all(&self) -> bool;
     /// Notes a copy that is there, with its checksum; `kept`: it is none of the transient copies.

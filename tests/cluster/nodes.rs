@@ -5,6 +5,8 @@
 mod again;
 #[path = "nodes/attacker.rs"]
 mod attacker;
+#[path = "nodes/batches.rs"]
+mod batches;
 #[path = "nodes/changes.rs"]
 mod changes;
 #[path = "nodes/damage.rs"]

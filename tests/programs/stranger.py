@@ -57,7 +57,7 @@ def proof(nonce, key=KEY, me=ME):
     cnonce = os.urandom(16).hex()
 
     def code(label):
-        fields = [label, "3", nonce, cnonce, me, HOST]
+        fields = [label, "4", nonce, cnonce, me, HOST]
         return hmac.new(key, "".join(f"{len(x)}:{x}," for x in fields).encode(), hashlib.sha256)
     line = f'Authorization: Monarch node="{me}", nonce="{nonce}", cnonce="{cnonce}", mac="{code("monarch-client").hexdigest()}"\r\n'
     return line, [code(f"monarch-client {what}").digest() for what in ("heads", "bodies")]

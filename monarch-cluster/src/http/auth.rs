@@ -5,7 +5,7 @@
 //! 16 random bytes that are good for this connection, once, for 10 s, and its version:
 //!
 //! ```text
-//! WWW-Authenticate: Monarch nonce="<32 hex digits>", version="3"
+//! WWW-Authenticate: Monarch nonce="<32 hex digits>", version="4"
 //! ```
 //!
 //! The client asks again and adds a challenge of its own and a proof:
@@ -20,7 +20,7 @@
 //! proof and these keys are HMAC-SHA256 under the 32-byte key over fields, each as a netstring
 //! (`<length>:<bytes>,`), so that no two lists of fields look the same: `monarch-client` (the keys:
 //! `monarch-client heads`, `monarch-client bodies`, and the same of `monarch-server`), the
-//! protocol's version (`3`), nonce, cnonce (both in hex), the client's name, the server's name. The
+//! protocol's version (`4`), nonce, cnonce (both in hex), the client's name, the server's name. The
 //! names keep a proof that was meant for one server from being passed on to another.
 //!
 //! What this does not do: nothing is encrypted. Where it is ([`tls`](super::tls)), all of this goes
@@ -34,8 +34,8 @@
 //! exec 3<>/dev/tcp/$host/$port
 //! printf 'HEAD / HTTP/1.1\r\nHost: x\r\n\r\n' >&3
 //! while IFS= read -r line <&3 && [ "$line" != $'\r' ]; do case $line in *nonce=*) n=${line#*\"}; n=${n%%\"*};; esac; done
-//! c=$(openssl rand -hex 16); mac=$(ns monarch-client 3 $n $c $me $it | hmac $key)
-//! heads=$(ns 'monarch-client heads' 3 $n $c $me $it | hmac $key)
+//! c=$(openssl rand -hex 16); mac=$(ns monarch-client 4 $n $c $me $it | hmac $key)
+//! heads=$(ns 'monarch-client heads' 4 $n $c $me $it | hmac $key)
 //! head=$(printf 'GET /path HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Monarch node="%s", ' $me)
 //! head+=$(printf 'nonce="%s", cnonce="%s", mac="%s"\r' $n $c $mac)
 //! code=$({ head -c 8 /dev/zero; printf '%s\n' "$head"; } | hmac $heads | head -c 32)
@@ -51,7 +51,7 @@ use subtle::ConstantTimeEq;
 
 /// Version of the protocol. A client goes by that of the challenge; it is part of what is proven as
 /// well, so that an attacker on the path cannot change it.
-pub(super) const VERSION: &str = "3";
+pub(super) const VERSION: &str = "4";
 /// Longest name of a node.
 const MAX_NAME_BYTES: usize = 255;
 

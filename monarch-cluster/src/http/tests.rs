@@ -2,6 +2,7 @@
 
 mod attacks;
 mod encryption;
+mod files;
 mod limits;
 mod patience;
 mod refusing;

@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The protocol inside: HTTP/1.1 with the version of [`auth`](super::auth).
-pub const ALPN: &[u8] = b"monarch/3";
+pub const ALPN: &[u8] = b"monarch/4";
 /// First byte of a connection that begins with TLS: a record of the handshake. No request begins
 /// with it.
 pub(super) const HELLO_BYTE: u8 = 0x16;

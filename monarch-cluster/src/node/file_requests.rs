@@ -1,5 +1,6 @@
 //! Answers to requests for bytes of files.
 
+use super::batch_format::{Following, encode_front};
 use super::fetch_tracker::FetchTracker;
 use super::file_directory::FileDirectory;
 use super::local_copy::{Bytes, LocalCopies, LocalFile};
@@ -12,9 +13,13 @@ use super::traffic_stats::TrafficStats;
 use super::wait_graph::{WaitGraph, Waits};
 use crate::directory::{self, Asked, Local, MAX_HOPS, Route};
 use crate::http::{Answer, Body, ByteRange};
+use crate::tag::Tag;
+use monarch_storage::sharing::{MAX_BATCH_BYTES, MAX_BATCHED_FILE_BYTES};
+use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Answers under way from which on other nodes that have a file had better send it.
 const BUSY_ANSWERS: usize = 64;
@@ -61,6 +66,8 @@ pub(super) struct FileRequests {
     /// Answers for files that are under way.
     pub(super) answering: Arc<AtomicUsize>,
     pub(super) slots: Arc<SendSlots>,
+    /// Those of batches: no demand waits for one.
+    pub(super) batch_slots: Arc<SendSlots>,
 }
 
 impl FileRequests {
@@ -75,6 +82,12 @@ impl FileRequests {
         let slot = self.slots.take(answer.body.len()).await;
         let sending = asking.filter(|_| answer.tag.is_some()).map(|asking| self.relays.begins(asking));
         answer.holding((counted, slot, sending))
+    }
+
+    /// The same of a batch, beside other batches; `place` is held to its last byte.
+    pub(super) async fn batch_in_turn(&self, answer: Answer, counted: Counted, place: OwnedSemaphorePermit) -> Answer {
+        let slot = self.batch_slots.take_for_batch(answer.body.len()).await;
+        answer.holding((counted, slot, place))
     }
 
     /// A file that a request names.
@@ -166,6 +179,39 @@ impl FileRequests {
         let serves = answer == directory::Answer::Serve && self.copies.knows_tag(&here, &range);
         let copy = serves.then(|| self.copies.copy(&here)).flatten()?;
         Some(self.send(from, &here, &range, copy))
+    }
+
+    /// The answer to a request for several small files: those of which there are complete copies.
+    /// No other node is asked, nothing is fetched. Blocks while tags are made.
+    pub(super) fn batch(&self, peer: &str, keeps: bool, index: [u8; 16], ids: &[u32]) -> Answer {
+        let from = self.pool.view().number(peer);
+        let asked = Asked { from, hops: 0, keeps, busy: self.is_busy() };
+        let (mut files, mut left) = (Vec::new(), MAX_BATCH_BYTES);
+        let mut entry = |id: u32| {
+            let here = self.find(index, id).filter(|here| here.size() <= left.min(MAX_BATCHED_FILE_BYTES))?;
+            let (fd, tag) = self.ready(&here, &asked)?;
+            left -= here.size();
+            files.push((fd, here.size()));
+            Some(Following { len: u32::try_from(here.size()).ok()?, tag })
+        };
+        let entries: Vec<_> = ids.iter().map(|id| entry(*id)).collect();
+        if let Some(to) = from {
+            files.iter().for_each(|(_, len)| self.traffic.sent(to, *len));
+        }
+        Answer { body: Body::Files { front: encode_front(&entries), files }, ..Answer::status(200) }
+    }
+
+    /// A complete copy that is to be sent, and its tag.
+    fn ready(&self, here: &LocalFile, asked: &Asked) -> Option<(Arc<OwnedFd>, Tag)> {
+        if !here.is_complete() || here.size() == 0 {
+            return None;
+        }
+        let copy = self.copies.copy(here)?;
+        let tag = self.copies.tag(here, &(0..here.size()), &copy).ok()?;
+        let Bytes::Copy(fd) = copy else { return None };
+        // The asker is noted as a holder by this.
+        let answer = self.directory.answer(here.file(), &self.pool.view(), asked, Local::Resident);
+        (answer == directory::Answer::Serve).then_some((fd, tag))
     }
 
     /// The answer to a request for some bytes of a file. Blocks while the file is fetched.

@@ -1,5 +1,6 @@
 //! The other nodes, as the tiering engine sees them.
 
+use super::batch_fetch::BatchFetch;
 use super::checksum_table::ChecksumTable;
 use super::fetcher::Fetcher;
 use super::news::News;
@@ -7,7 +8,7 @@ use super::remote_file::Remote;
 use crate::directory::members::ME;
 use crate::directory::{Route, announcement_rules};
 use monarch_config::Spread;
-use monarch_storage::sharing::{FetchRequest, FileRef, Peers, RemoteFile};
+use monarch_storage::sharing::{BatchFile, FetchRequest, FileRef, Peers, RemoteFile};
 use monarch_storage::tier::Sum;
 use std::sync::Arc;
 
@@ -48,9 +49,20 @@ impl Peers for PeerFiles {
         self.fetcher.pool.view().owner(file.fp) == ME
     }
 
-    fn is_elsewhere(&self, file: &FileRef) -> bool {
-        let route = self.fetcher.directory.route(file, &self.fetcher.pool.view());
-        route != Route::Pfs && !self.fetcher.tracker.is_forced(file)
+    fn source(&self, file: &FileRef) -> Option<u16> {
+        let fetcher = &self.fetcher;
+        match fetcher.directory.route(file, &fetcher.pool.view()) {
+            Route::Ask(node) if !fetcher.tracker.is_forced(file) => Some(node),
+            _ => None,
+        }
+    }
+
+    fn batch_files(&self) -> usize {
+        self.fetcher.pool.options().batch_files
+    }
+
+    fn fetch_batch(&self, from: u16, files: &[BatchFile], take: &mut dyn FnMut(usize, Arc<[u8]>) -> bool) {
+        BatchFetch { fetcher: &self.fetcher, from, files }.run(take);
     }
 
     fn fetches_all(&self) -> bool {

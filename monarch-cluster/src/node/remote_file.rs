@@ -44,6 +44,8 @@ pub(super) struct Remote {
     own: bool,
     /// Whether it comes in chunks: then it stays where it was begun.
     large: bool,
+    /// All of it, if it came with other files.
+    arrived: Option<Arc<[u8]>>,
     said: AtomicU8,
     state: State,
 }
@@ -97,6 +99,7 @@ impl Remote {
             demand: request.demand,
             own,
             large: request.chunked,
+            arrived: request.arrived.cloned(),
             said: AtomicU8::new(NOTHING),
             state: State::default(),
         }
@@ -267,6 +270,12 @@ impl SourceFile for Remote {
             false => lock(&self.state.original).is_some(),
         };
         let keeps = self.said.load(Ordering::Acquire) == KEEP;
+        if let Some(arrived) = &self.arrived
+            && let Some(bytes) = usize::try_from(off).ok().and_then(|off| arrived.get(off..off.checked_add(n)?))
+        {
+            buf.copy_from_slice(bytes);
+            return Ok(n);
+        }
         if !begun && !keeps && self.ask_peers(buf, off)? {
             return Ok(n);
         }
@@ -292,7 +301,7 @@ impl SourceFile for Remote {
 
 impl RemoteFile for Remote {
     fn will_be_read(&self) {
-        if self.large || self.want.size == 0 || self.want.size > MAX_REQUEST_BYTES {
+        if self.arrived.is_some() || self.large || self.want.size == 0 || self.want.size > MAX_REQUEST_BYTES {
             return;
         }
         let mut search = Search::new();

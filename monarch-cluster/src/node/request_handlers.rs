@@ -3,6 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/files/<index>/<id>[?keep&piece]` | bytes of a file, with `Monarch-Tag`; 307 and `Monarch-Node`: ask that one; 409: read the PFS (with `Monarch-Keep`: and keep it); 410: it has changed |
+//! | `POST /v1/files/<index>[?keep]` | small files of that index, as far as there are complete copies, in one answer |
 //! | `POST /v1/bid/<root>` | where this node is with the index of a root |
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
 //! | `POST /v1/scan/<root>` | listings of directories, for the node that scans that root |
@@ -19,6 +20,7 @@
 //! directory is named by its path, and read beneath a root whose index this node waits for.
 
 use super::announcements::Announcements;
+use super::batch_format;
 use super::corruption_reports::{self, CorruptionReports};
 use super::file_requests::{FileRequest, FileRequests};
 use super::index_exchange::IndexExchange;
@@ -38,14 +40,17 @@ use crate::http::{Answer, Answering, Handler, Method, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Most bytes that a probe sends.
 const MAX_PROBE_BYTES: u64 = 64 << 20;
 /// How often it is looked whether an index has come.
 const INDEX_POLL_PERIOD: Duration = Duration::from_millis(10);
+/// How long a batch waits for others to be sent; after that its files are asked for one by one.
+const BATCH_PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the answers are made by. It runs on the runtime of the server; work that blocks has threads
-/// of its own there. Fields: 13, one for each component that answers.
+/// of its own there. Fields: 14, one for each component that answers, and what bounds them.
 pub(super) struct PeerRequestHandler {
     pub(super) files: Arc<FileRequests>,
     pub(super) exchange: Arc<IndexExchange>,
@@ -61,6 +66,8 @@ pub(super) struct PeerRequestHandler {
     pub(super) relays: Arc<Relays>,
     /// Threads that may wait for copies.
     pub(super) readers: Semaphore,
+    /// Answers of several files at a time, to the last byte of each.
+    pub(super) batches: Arc<Semaphore>,
 }
 
 impl Handler for PeerRequestHandler {
@@ -70,6 +77,7 @@ impl Handler for PeerRequestHandler {
             let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
             match (request.method, parts.as_slice()) {
                 (Method::Get | Method::Head, ["v1", "files", index, id]) => self.file(peer, index, id, &request).await,
+                (Method::Post, ["v1", "files", index]) => self.batch(peer, index, &request).await,
                 (Method::Get, ["v1", "index", root]) => self.index(peer, root, request.query.as_deref()).await,
                 (Method::Post, ["v1", "bid", root]) => self.bid(peer, root),
                 (Method::Post, ["v1", "scan", root]) => {
@@ -164,6 +172,24 @@ impl PeerRequestHandler {
         let answer = answer.await;
         drop(thread);
         self.files.sent_in_turn(answer, asking, counted).await
+    }
+
+    async fn batch(&self, peer: &str, index: &str, request: &Request) -> Answer {
+        let (Some(index), Some(ids)) = (unhex(index), batch_format::decode_request(&request.body)) else {
+            return Answer::text(400, "a batch is of one index, 32 hexadecimal digits, and names 1 to 64 files");
+        };
+        self.wait_for_index(index).await;
+        if self.store.served_index(&index).is_none() {
+            return Answer::text(404, "no file of an index that is served here");
+        }
+        // Each holds open files, and a thread for a moment.
+        let place = timeout(BATCH_PLACE_TIMEOUT, self.batches.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else { return Answer::bytes(batch_format::encode_front(&vec![None; ids.len()])) };
+        let counted = self.files.count();
+        let (keeps, _) = file_query(request.query.as_deref());
+        let (files, peer) = (self.files.clone(), peer.to_owned());
+        let answer = work(move || files.batch(&peer, keeps, index, &ids)).await;
+        self.files.batch_in_turn(answer, counted, place).await
     }
 
     /// A node that has just come up is asked before it has the index: a moment later it has.

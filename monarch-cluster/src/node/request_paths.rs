@@ -57,6 +57,11 @@ pub(super) fn file_path(file: &FileRef, keeps: bool, purpose: Purpose) -> String
     format!("/v1/files/{}/{}{mark}{}", hex(&file.index), file.id, words.join("&"))
 }
 
+/// Path of a request for several files of an index; `keeps` says that the asker will keep copies.
+pub(super) fn batch_path(index: &[u8; 16], keeps: bool) -> String {
+    format!("/v1/files/{}{}", hex(index), if keeps { "?keep" } else { "" })
+}
+
 /// Whether the asker will keep a copy, and what its request is for, by the query. Words that are
 /// not known are ignored.
 pub(super) fn file_query(query: Option<&str>) -> (bool, Purpose) {
@@ -91,5 +96,7 @@ mod tests {
             assert_eq!(file_query(path.split_once('?').map(|(_, query)| query)), (keeps, purpose), "{path}");
         }
         assert_eq!(file_query(None), (false, Purpose::Bytes));
+        assert_eq!(batch_path(&[0xa; 16], true), format!("/v1/files/{}?keep", "0a".repeat(16)));
+        assert!(batch_path(&[0xa; 16], false).ends_with("0a"));
     }
 }

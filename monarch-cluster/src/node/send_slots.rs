@@ -15,6 +15,11 @@ use tokio::sync::Notify;
 
 /// Fewest bytes of an answer that waits for a slot.
 const MIN_BYTES: u64 = 1 << 20;
+/// The same of a batch of small files.
+const MIN_BATCH_BYTES: u64 = 512 << 10;
+/// How many batches are sent at a time over any link: they are smaller than other answers, and on a
+/// node whose processors are busy each takes long that is sent by itself.
+const MIN_BATCHES: usize = 4;
 
 /// Answers that are sent and that wait, in order. A state machine without clock.
 #[derive(Debug, Default)]
@@ -23,6 +28,8 @@ pub(super) struct SlotTable {
     queue: VecDeque<u64>,
     next: u64,
     time: TransferTime,
+    /// Fewest answers at a time, whatever time they take.
+    least: usize,
 }
 
 impl SlotTable {
@@ -40,7 +47,7 @@ impl SlotTable {
     pub(super) fn begin(&mut self, id: u64, now: Instant) -> Result<(), Instant> {
         let stall = self.time.stall();
         let busy = self.active.iter().filter(|(_, since)| now.saturating_duration_since(*since) < stall).count();
-        let free = self.time.answers_at_a_time().saturating_sub(busy);
+        let free = self.time.answers_at_a_time().max(self.least).saturating_sub(busy);
         let Some(place) = self.queue.iter().take(free).position(|queued| *queued == id) else {
             return Err(now + stall);
         };
@@ -82,11 +89,23 @@ impl Drop for SendSlot {
 }
 
 impl SendSlots {
+    /// Slots for batches of small files.
+    pub(super) fn for_batches() -> Self {
+        let table = SlotTable { least: MIN_BATCHES, ..SlotTable::default() };
+        Self { table: Mutex::new(table), freed: Notify::default() }
+    }
+
     /// Waits until an answer of `bytes` may be sent. `None`: it is too small to need a slot.
     pub(super) async fn take(self: &Arc<Self>, bytes: u64) -> Option<SendSlot> {
-        if bytes < MIN_BYTES {
-            return None;
-        }
+        if bytes < MIN_BYTES { None } else { Some(self.take_one(bytes).await) }
+    }
+
+    /// The same of a batch of small files. (Those of a node have slots of their own.)
+    pub(super) async fn take_for_batch(self: &Arc<Self>, bytes: u64) -> Option<SendSlot> {
+        if bytes < MIN_BATCH_BYTES { None } else { Some(self.take_one(bytes).await) }
+    }
+
+    async fn take_one(self: &Arc<Self>, bytes: u64) -> SendSlot {
         let id = lock(&self.table).enqueue();
         let slot = SendSlot { slots: self.clone(), id, bytes };
         loop {
@@ -94,7 +113,7 @@ impl SendSlots {
             let freed = self.freed.notified();
             let begun = lock(&self.table).begin(id, Instant::now());
             match begun {
-                Ok(()) => return Some(slot),
+                Ok(()) => return slot,
                 Err(until) => drop(tokio::time::timeout_at(until.into(), freed).await),
             }
         }
@@ -139,6 +158,17 @@ mod tests {
     }
 
     #[test]
+    fn a_few_batches_go_out_together_over_any_link() {
+        let (slots, zero) = (SendSlots::for_batches(), Instant::now());
+        let mut table = slots.table.into_inner().unwrap();
+        let first = table.enqueue();
+        assert!(table.begin(first, zero).is_ok());
+        table.end(first, PIECE, zero + Duration::from_secs(4));
+        let ids: Vec<u64> = (0..9).map(|_| table.enqueue()).collect();
+        assert_eq!(ids.iter().filter(|id| table.begin(**id, zero).is_ok()).count(), MIN_BATCHES);
+    }
+
+    #[test]
     fn an_answer_that_is_stuck_gives_its_slot_to_the_next() {
         let (mut table, zero) = (SlotTable::default(), Instant::now());
         let ids: Vec<u64> = (0..2).map(|_| table.enqueue()).collect();
@@ -153,6 +183,9 @@ mod tests {
     async fn a_slot_is_free_when_its_answer_or_its_wait_ends() {
         let slots = Arc::<SendSlots>::default();
         assert!(slots.take(MIN_BYTES - 1).await.is_none(), "small answers do not wait");
+        let batches = Arc::new(SendSlots::for_batches());
+        assert!(batches.take_for_batch(MIN_BATCH_BYTES - 1).await.is_none(), "nor do small batches");
+        assert!(batches.take_for_batch(MIN_BATCH_BYTES).await.is_some());
         let first = slots.take(PIECE).await;
         let waits = tokio::time::timeout(Duration::from_millis(5), slots.take(PIECE));
         assert!(waits.await.is_err());

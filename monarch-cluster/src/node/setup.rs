@@ -24,6 +24,8 @@ pub struct NodeOptions {
     pub encryption: Encryption,
     /// How long a peer may be silent.
     pub peer_timeout: Duration,
+    /// Most small files that are requested of another node at a time.
+    pub batch_files: usize,
     /// How long a peer that is itself waiting for the PFS is waited for.
     pub max_wait: Duration,
     /// How long a scan of another node that makes no progress is waited for.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Account of a node, by itself. The fields are those of one JSON object, which nodes of other
 /// versions read: so they stay flat.
 ///
-/// Fields: 14, one per key of the object.
+/// Fields: 16, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its name.
@@ -48,6 +48,12 @@ pub struct NodeStatus {
     /// Bytes of large files that it passed on, instead of the node that was asked for them.
     #[serde(default)]
     pub relayed_bytes: u64,
+    /// Requests for several small files that other nodes answered.
+    #[serde(default)]
+    pub batches: u64,
+    /// Files that came in those answers.
+    #[serde(default)]
+    pub batched_files: u64,
     /// The other nodes as it sees them.
     pub peers: Vec<PeerStatus>,
 }
@@ -102,6 +108,8 @@ impl StatusReporter {
             damaged: self.traffic.damaged(),
             complaints: self.traffic.complaints.load(Ordering::Relaxed),
             relayed_bytes: self.traffic.relayed_bytes.load(Ordering::Relaxed),
+            batches: self.traffic.batches.load(Ordering::Relaxed),
+            batched_files: self.traffic.batched_files.load(Ordering::Relaxed),
             found_damaged: self.traffic.found_damaged.load(Ordering::Relaxed),
             ..NodeStatus::default()
         };

@@ -18,6 +18,7 @@ use super::owner_balance::OwnerBalance;
 use super::peer_pool::PeerPool;
 use super::receipts::Receipts;
 use super::relays::Relays;
+use super::send_slots::SendSlots;
 use super::startup::Startup;
 use super::store::Store;
 use super::traffic_stats::TrafficStats;
@@ -99,6 +100,7 @@ impl Tables {
             relays: self.relays.clone(),
             answering: Arc::default(),
             slots: Arc::default(),
+            batch_slots: Arc::new(SendSlots::for_batches()),
         }
     }
 

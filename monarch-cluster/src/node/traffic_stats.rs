@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Requests and bytes between this node and one other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
-    /// Requests that the other one answered with bytes.
+    /// Requests that the other one answered with bytes. Each file of a batch counts as one.
     pub received: u64,
     /// Bytes of those.
     pub received_bytes: u64,
-    /// Requests of the other one that were answered with bytes.
+    /// Requests of the other one that were answered with bytes, counted in the same way.
     pub sent: u64,
     /// Bytes of those.
     pub sent_bytes: u64,
@@ -27,6 +27,10 @@ pub struct TrafficStats {
     pub damaged: AtomicU64,
     /// Bytes of large files that this node passed on, instead of the node that was asked for them.
     pub relayed_bytes: AtomicU64,
+    /// Requests for several small files that other nodes answered.
+    pub batches: AtomicU64,
+    /// Files that came in those answers.
+    pub batched_files: AtomicU64,
     /// Reports of other nodes of bytes from here that arrived damaged, which were looked into.
     pub complaints: AtomicU64,
     /// Copies of this node that were found damaged: before they were sent, or after a report.

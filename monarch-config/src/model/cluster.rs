@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nodes that share copies and the index. Fields: 20, because each is a key of the section
+/// Nodes that share copies and the index. Fields: 21, because each is a key of the section
 /// `cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
@@ -73,9 +73,19 @@ pub struct Cluster {
     /// Bytes a second that this node sends to one of them. Default `None`: no limit; at least 1
     /// MiB/s.
     pub peer_bandwidth_limit: Option<u64>,
+    /// Most small files that prefetch requests of another node at a time. Default 64; 1 to 64.
+    #[serde(default = "batch_files")]
+    pub batch_files: usize,
     /// Part of each tier that copies pass through which another node owns, under `sharded`. Default
     /// an eighth; 0.01 to 0.9.
     pub transient_share: f64,
+}
+
+/// Most files of a batch.
+pub const MAX_BATCH_FILES: usize = 64;
+
+const fn batch_files() -> usize {
+    MAX_BATCH_FILES
 }
 
 impl Default for Cluster {
@@ -100,6 +110,7 @@ impl Default for Cluster {
             peer_timeout: Duration::from_secs(2),
             bandwidth_limit: None,
             peer_bandwidth_limit: None,
+            batch_files: MAX_BATCH_FILES,
             transient_share: 0.125,
         }
     }

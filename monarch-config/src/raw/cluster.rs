@@ -68,6 +68,9 @@ pub(in super::super) struct RawCluster {
     pub(in super::super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// Limit of what this node sends to one of them. Default none; at least 1MiB/s.
     pub(in super::super) peer_bandwidth_limit: Option<Given<OrNone<Rate>>>,
+    /// Most small files (up to 256 KiB each) that prefetch requests of another node at a time. 1:
+    /// each by itself. Default 64; 1 to 64.
+    pub(in super::super) batch_files: Option<Given<Count>>,
     /// With placement sharded: part of each tier for transient copies of files that other nodes
     /// own. Default 0.125; 0.01 to 0.9, or 1% to 90%.
     #[serde(alias = "passing")]

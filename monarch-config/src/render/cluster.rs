@@ -23,6 +23,7 @@ pub(super) fn cluster(page: &mut Page<'_>, cluster: &Cluster) {
     page.set("cluster.peer_timeout", &Time::show(&cluster.peer_timeout));
     page.set("cluster.bandwidth_limit", &OrNone::<Rate>::show(&cluster.bandwidth_limit));
     page.set("cluster.peer_bandwidth_limit", &OrNone::<Rate>::show(&cluster.peer_bandwidth_limit));
+    page.set("cluster.batch_files", &cluster.batch_files.to_string());
     page.set("cluster.transient_share", &Part::show(&cluster.transient_share));
 }
 

@@ -9,7 +9,7 @@ use super::super::error::{ConfigError, ErrorKind};
 use super::super::given::{Given, Location};
 use super::super::hostlist::{MAX_NAMES, parse_nodes};
 use super::super::key::Key;
-use super::super::model::{Cluster, Discovery, JobSecretSource};
+use super::super::model::{Cluster, Discovery, JobSecretSource, MAX_BATCH_FILES};
 use super::super::origin::Origin;
 use super::super::paths;
 use super::super::raw::{RawCluster, RawNodes};
@@ -49,6 +49,12 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster,
         )?,
         bandwidth_limit: limit("cluster.bandwidth_limit", raw.bandwidth_limit.as_ref())?,
         peer_bandwidth_limit: limit("cluster.peer_bandwidth_limit", raw.peer_bandwidth_limit.as_ref())?,
+        batch_files: cx.within(
+            "cluster.batch_files",
+            raw.batch_files.as_ref(),
+            default.batch_files,
+            1..=MAX_BATCH_FILES,
+        )?,
         transient_share: cx.within(
             "cluster.transient_share",
             raw.transient_share.as_ref(),

@@ -36,7 +36,7 @@ fn defaults_and_everything() {
     let all = "cluster: { discovery: static, nodes: [\"n[1-2]\", 10.0.0.7, \"[fd00::1]:7000\"], placement: sharded, listen: 10.0.0.0/8,\n  \
                port: 7000, secret_file: /home/me/secret, join_timeout: 5m, peer_timeout: 500ms, bandwidth_limit: 1GiB/s,\n  \
                peer_bandwidth_limit: 100MiB/s, transient_share: 25%, encryption: tls, job_secret: file,\n  \
-               job_secret_file: /scratch/me/secret-7 }\n";
+               job_secret_file: /scratch/me/secret-7, batch_files: 16 }\n";
     let found = read(all);
     assert_eq!(found.encryption, Encryption::Tls);
     let job_secret = (found.job_secret, found.job_secret_file.as_deref());
@@ -46,6 +46,7 @@ fn defaults_and_everything() {
     assert_eq!((found.discovery, found.placement, found.port), (Discovery::Static, Spread::Sharded, Some(7000)));
     assert_eq!((found.listen.as_deref(), found.join_timeout.as_secs()), (Some("10.0.0.0/8"), 300));
     assert_eq!((found.peer_timeout.as_millis(), found.peer_bandwidth_limit), (500, Some(100 << 20)));
+    assert_eq!((found.batch_files, read("").batch_files), (16, 64));
     assert!((found.transient_share - 0.25).abs() < 1e-9 && found.members.is_empty(), "nodes are found in the job");
     assert_eq!(read("cluster:\n  discovery: static\n  nodes: node[01-08]\n").nodes, ["node[01-08]"]);
     assert_eq!(read("cluster: { discovery: dns, dns: workers.svc }\n").dns.as_deref(), Some("workers.svc"));
@@ -106,6 +107,8 @@ fn the_other_settings() {
     wrong("bandwidth_limit: 1GiB", WrongUnit, 3, &["not a rate", "or none"]);
     wrong("bandwidth_limit: 1kB/s", OutOfBounds, 3, &["1MiB/s to 1TiB/s"]);
     wrong("peer_bandwidth_limit: 1kB/s", OutOfBounds, 3, &["1MiB/s to 1TiB/s"]);
+    wrong("batch_files: 0", OutOfBounds, 3, &["below the least allowed, 1", "default is 64"]);
+    wrong("batch_files: 65", OutOfBounds, 3, &["above the most allowed, 64"]);
     wrong("transient_share: 0", OutOfBounds, 3, &["below the least allowed, 0.01", "default is 0.125"]);
     wrong("transient_share: 95%", OutOfBounds, 3, &["95% is above the most allowed, 0.9"]);
     wrong("transient_share: some", WrongType, 3, &["`some` is not a part", "0.125"]);

@@ -263,11 +263,11 @@ metrics! {
 
     /// Other nodes of the job, by their state as this node sees it.
     Gauge PEERS = "monarch_peers", Of("nodes"), [STATE];
-    /// Requests that another node answered with bytes.
+    /// Requests that another node answered with bytes; each file of a batch counts as one.
     Counter PEER_RECEIVED = "monarch_peer_received_total", Of("requests"), [PEER];
     /// Bytes of those answers.
     Counter PEER_RECEIVED_BYTES = "monarch_peer_received_bytes_total", Bytes, [PEER];
-    /// Requests of another node that were answered with bytes.
+    /// Requests of another node that were answered with bytes; each file of a batch counts as one.
     Counter PEER_SENT = "monarch_peer_sent_total", Of("requests"), [PEER];
     /// Bytes of those answers.
     Counter PEER_SENT_BYTES = "monarch_peer_sent_bytes_total", Bytes, [PEER];
@@ -277,6 +277,10 @@ metrics! {
     Counter PEER_DAMAGED = "monarch_peer_damaged_total", Of("answers"), [];
     /// Bytes of large files that this node passed on, instead of the node that was asked for them.
     Counter PEER_RELAYED_BYTES = "monarch_peer_relayed_bytes_total", Bytes, [];
+    /// Requests for several small files that other nodes answered.
+    Counter PEER_BATCHES = "monarch_peer_batches_total", Of("requests"), [];
+    /// Files that came in those answers.
+    Counter PEER_BATCHED_FILES = "monarch_peer_batched_files_total", Of("files"), [];
     /// Requests of other nodes that were answered, with any answer.
     Counter PEER_REQUESTS = "monarch_peer_requests_total", Of("requests"), [];
     /// Requests of other nodes that were refused.

@@ -251,6 +251,8 @@ fn peers(page: &Page, node: &NodeStatus) {
     }
     page.counter(d::PEER_DAMAGED, [], node.damaged);
     page.counter(d::PEER_RELAYED_BYTES, [], node.relayed_bytes);
+    page.counter(d::PEER_BATCHES, [], node.batches);
+    page.counter(d::PEER_BATCHED_FILES, [], node.batched_files);
     for p in &node.peers {
         for (of, value) in [
             (d::PEER_RECEIVED, p.traffic.received),
@@ -386,7 +388,8 @@ mod tests {
         };
         let peer = PeerStatus { name: "n2".to_owned(), address: None, state: "up".to_owned(), traffic };
         let (damaged, relayed_bytes) = (n.next(), n.next());
-        let node = NodeStatus { damaged, relayed_bytes, peers: vec![peer], ..NodeStatus::default() };
+        let (batches, batched_files, peers) = (n.next(), n.next(), vec![peer]);
+        let node = NodeStatus { damaged, relayed_bytes, batches, batched_files, peers, ..NodeStatus::default() };
         let served = Served::default();
         served.requests.store(n.next(), Ordering::Relaxed);
         served.connections.store(n.next(), Ordering::Relaxed);

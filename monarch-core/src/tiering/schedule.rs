@@ -3,6 +3,7 @@
 pub(crate) mod decompress_ahead;
 pub(crate) mod dispatcher;
 pub(crate) mod lower_rooms;
+pub(crate) mod peer_batches;
 pub(crate) mod promoter;
 pub(crate) mod worker_pool;
 pub(crate) mod workers;
@@ -11,6 +12,7 @@ use crate::tiering::copy::page_follower::PageFollower;
 use decompress_ahead::DecompressAhead;
 use dispatcher::Dispatcher;
 use lower_rooms::LowerRooms;
+use peer_batches::PeerBatches;
 use promoter::Promoter;
 use std::sync::Arc;
 use workers::Workers;
@@ -31,7 +33,9 @@ impl Schedule {
         let fetches = &of.fetching.fetches;
         let follower = PageFollower::new(&of.shared.cx, &fetches.paged, fetches);
         let copies = &of.copying.copies;
-        let workers = Arc::new(Workers::new(of.shared, of.queue, of.compression, copies, &dispatcher, follower));
+        let batches = PeerBatches::new(of.shared, of.queue, copies);
+        let lanes = (of.queue, of.compression, copies, batches);
+        let workers = Arc::new(Workers::new(of.shared, lanes, &dispatcher, follower));
         Self { promoter, decompress_ahead, workers }
     }
 }

@@ -96,7 +96,12 @@ impl PrefetchThrottle {
         if let Some(count) = counted {
             count.fetch_add(1, Ordering::AcqRel);
         }
-        Slot { throttle: self, source, remote, counted, begun: Instant::now(), uses_reserve: false }
+        Slot { throttle: self, source, remote: Some(remote), counted, begun: Instant::now(), uses_reserve: false }
+    }
+
+    /// A slot for a file or chunk that counts nothing: another slot is held for it and others.
+    pub(crate) fn within_another(&self, source: RequestSource) -> Slot<'_> {
+        Slot { throttle: self, source, remote: None, counted: None, begun: Instant::now(), uses_reserve: false }
     }
 
     /// Whether one more file may be started from the PFS, or from a peer (`remote`).
@@ -132,6 +137,12 @@ impl PrefetchThrottle {
     /// Number of files and chunks that are being prefetched.
     pub(crate) fn prefetching(&self) -> usize {
         self.prefetching.load(Ordering::Acquire)
+    }
+
+    /// Number of batches of files that may come from peers at a time: a quarter of what may come
+    /// from there, so that demands find slots.
+    pub(crate) fn max_batches(&self) -> usize {
+        (self.bounds.remote / 4).max(1)
     }
 
     /// Number of files and chunks in flight from the PFS, and from peers.
@@ -248,7 +259,8 @@ impl PrefetchThrottle {
 pub(crate) struct Slot<'a> {
     throttle: &'a PrefetchThrottle,
     source: RequestSource,
-    remote: bool,
+    /// Whether it comes from a peer; `None`: another slot is held for it.
+    remote: Option<bool>,
     /// The count that it is part of, beside that of all in flight.
     counted: Option<&'a AtomicUsize>,
     begun: Instant,
@@ -284,8 +296,9 @@ impl Slot<'_> {
                 self.throttle.demand_reserve.ended(before, now - self.begun, now);
             }
         }
-        let before = self.throttle.under_way(self.remote).fetch_sub(1, Ordering::AcqRel);
-        self.throttle.has_spare_copiers(self.remote) && before >= self.throttle.bound(self.remote)
+        let Some(remote) = self.remote else { return false };
+        let before = self.throttle.under_way(remote).fetch_sub(1, Ordering::AcqRel);
+        self.throttle.has_spare_copiers(remote) && before >= self.throttle.bound(remote)
     }
 }
 
@@ -320,6 +333,18 @@ mod tests {
         assert_eq!((throttle.demanded.load(Ordering::Relaxed), throttle.in_flight()), (0, (1, 0)));
         slot.give_back();
         assert_eq!(throttle.in_flight(), (0, 0));
+    }
+
+    #[test]
+    fn files_of_a_batch_count_once_together() {
+        let throttle = PrefetchThrottle::new(Bounds { remote: 64, ..BOUNDS });
+        let mut all = throttle.take(RequestSource::Prefetch, true);
+        let mut one = throttle.within_another(RequestSource::Prefetch);
+        assert_eq!((throttle.prefetching(), throttle.in_flight(), throttle.max_batches()), (1, (0, 1), 16));
+        assert!(!one.give_back());
+        assert_eq!((throttle.prefetching(), throttle.in_flight()), (1, (0, 1)));
+        all.give_back();
+        assert_eq!((throttle.prefetching(), throttle.in_flight()), (0, (0, 0)));
     }
 
     #[test]

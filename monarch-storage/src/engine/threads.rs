@@ -153,7 +153,7 @@ impl ThreadsEngine {
     }
 
     /// Copies one file, again and again as long as its task has another sink.
-    pub(super) fn take(&self, task: &mut dyn Task) {
+    pub fn take(&self, task: &mut dyn Task) {
         BUFFER.with_borrow_mut(|buf| {
             if !task.source().keeps_nowait()
                 && buf.len() < KEPT_BUFFER_BYTES

@@ -78,7 +78,21 @@ impl<'a> Response<'a> {
         if self.left > most {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mut bytes = vec![0; self.left as usize];
+        self.front(self.left as usize)
+    }
+
+    /// The first bytes of a body, which its tag covers: all of it, or what comes before files that
+    /// have tags of their own. To be read first.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the body has fewer, [`WireError::Forged`] if they are
+    /// not what the peer sent, and those of reading. The connection is closed after an error.
+    pub fn front(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        if len as u64 > self.left {
+            self.conn = None;
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; len];
         match self.fill_authentic(&mut bytes) {
             Ok(()) => Ok(bytes),
             Err(err) => {
@@ -88,7 +102,11 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Reads all that is left, which is all of the body. The connection is closed after an error.
+    /// Grants the rest of the body, up to 8 MiB, the time for a body of its own.
+    pub fn renew_patience(&mut self) {
+        self.patience = self.peer.options.peer_timeout;
+    }
+
     fn fill_authentic(&mut self, body: &mut [u8]) -> Result<(), WireError> {
         if body.is_empty() {
             return Ok(());
@@ -101,7 +119,7 @@ impl<'a> Response<'a> {
         if !is_authentic {
             return Err(WireError::Forged { addr: self.peer.options.addr });
         }
-        self.left = 0;
+        self.left = self.left.saturating_sub(body.len() as u64);
         self.give_back_at_end();
         Ok(())
     }

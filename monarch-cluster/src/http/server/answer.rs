@@ -57,6 +57,13 @@ pub enum Body {
         /// has.
         len: u64,
     },
+    /// Bytes, and whole files behind them.
+    Files {
+        /// The bytes.
+        front: Vec<u8>,
+        /// Each open for reading, with its length. As a part of a file.
+        files: Vec<(Arc<OwnedFd>, u64)>,
+    },
 }
 
 impl Body {
@@ -68,6 +75,7 @@ impl Body {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Shared(bytes, part) => bytes.get(part.clone()).map_or(0, |part| part.len() as u64),
             Self::File { len, .. } => *len,
+            Self::Files { front, files } => front.len() as u64 + files.iter().map(|(_, len)| len).sum::<u64>(),
         }
     }
 
@@ -77,13 +85,15 @@ impl Body {
         self.len() == 0
     }
 
-    /// The bytes, if they are in memory.
+    /// The bytes, if they are in memory; of several files those before them. They get the tag of
+    /// their message.
     #[must_use]
     pub fn in_memory(&self) -> Option<&[u8]> {
         match self {
             Self::None | Self::File { .. } => None,
             Self::Bytes(bytes) => Some(bytes),
             Self::Shared(bytes, part) => Some(bytes.get(part.clone()).unwrap_or_default()),
+            Self::Files { front, .. } => Some(front),
         }
     }
 }

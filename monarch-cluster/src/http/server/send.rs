@@ -51,7 +51,71 @@ impl Out<'_> {
                 self.bytes(head, *len > 0).await?;
                 self.file(fd, *off, *len, pace).await
             }
+            Body::Files { front, files } => {
+                self.bytes(head, true).await?;
+                let paid = body.len().min(pace.slice());
+                self.files(front, files, pace, paid).await
+            }
         }
+    }
+
+    /// Sends bytes and whole files in as few packets as they fit into; `paid` bytes of all were
+    /// waited for.
+    async fn files(&mut self, front: &[u8], files: &[(Arc<OwnedFd>, u64)], pace: &Pace, paid: u64) -> io::Result<()> {
+        cork(self.stream, true);
+        let all = self.each_file(front, files, pace, paid).await;
+        cork(self.stream, false);
+        all
+    }
+
+    async fn each_file(
+        &mut self,
+        front: &[u8],
+        files: &[(Arc<OwnedFd>, u64)],
+        pace: &Pace,
+        mut paid: u64,
+    ) -> io::Result<()> {
+        let mut sent = front.len() as u64;
+        self.bytes(front, !files.is_empty()).await?;
+        let mut unsent = front.len();
+        for (at, (fd, len)) in files.iter().enumerate() {
+            sent += len;
+            while sent > paid {
+                let more = (sent - paid).min(pace.slice());
+                pace.wait(more).await;
+                paid += more;
+            }
+            let is_last = at + 1 == files.len();
+            match &mut *self.stream {
+                Stream::Plain(socket) => send_file(socket, fd, 0..*len, self.timeout).await?,
+                Stream::Tls(_) => self.encrypt_whole(fd, *len, is_last, &mut unsent).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Encrypts a file behind `unsent` bytes that were encrypted and not sent, and sends them once
+    /// they are many, or at the end of the last file.
+    async fn encrypt_whole(
+        &mut self,
+        fd: &Arc<OwnedFd>,
+        len: u64,
+        is_last: bool,
+        unsent: &mut usize,
+    ) -> io::Result<()> {
+        let mut pieces = FilePieces::new(Arc::clone(fd), self.rooms);
+        let mut at = 0;
+        while at < len {
+            let piece = pieces.read(at, len - at).await?;
+            at += piece.len() as u64;
+            *unsent += piece.len();
+            let waits = *unsent < MAX_PIECE_BYTES && !(is_last && at == len);
+            self.bytes(piece, waits).await?;
+            if !waits {
+                *unsent = 0;
+            }
+        }
+        Ok(())
     }
 
     async fn memory(&mut self, head: &[u8], bytes: &[u8], pace: &Pace) -> io::Result<()> {
@@ -95,6 +159,15 @@ impl Out<'_> {
             self.bytes(piece, false).await?;
         }
         Ok(())
+    }
+}
+
+/// Has the kernel put what is sent into full packets, or send the last one: calls that send files
+/// cannot say that more follows. A packet waits for 200 ms at most.
+fn cork(stream: &Stream, on: bool) {
+    // With TLS, records are put together before they are sent.
+    if let Stream::Plain(socket) = stream {
+        let _ = rustix::net::sockopt::set_tcp_cork(socket, on);
     }
 }
 

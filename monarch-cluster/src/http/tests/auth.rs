@@ -57,7 +57,7 @@ fn credentials_survive_their_header() {
 #[test]
 fn another_version_is_told_by_its_number() {
     let old = format!("Monarch nonce=\"{NONCE}\"");
-    let new = challenge(NONCE).replace("\"3\"", "\"30\"");
+    let new = challenge(NONCE).replace("\"4\"", "\"30\"");
     for (value, what) in
         [(old.as_str(), "version 1 "), (&new, "version 30 "), ("Basic x", "no proof"), ("", "no proof")]
     {

@@ -41,7 +41,7 @@ impl PrefetchOrder {
         if !hints.has_order() {
             return None;
         }
-        let room = self.cx.tiers.iter().filter(|t| !t.space.suspended()).map(free).sum();
+        let room = self.room();
         let mut next = None;
         for _ in 0..MAX_POLICY_TURNS {
             next = policy.next(room, &hints);
@@ -70,6 +70,11 @@ impl PrefetchOrder {
             }
         }
         None
+    }
+
+    /// Space in the tiers that take copies, in bytes.
+    pub(crate) fn room(&self) -> u64 {
+        self.cx.tiers.iter().filter(|t| !t.space.suspended()).map(free).sum()
     }
 
     /// Lets a file that was refused for lack of space, or replaced, be fetched again.

@@ -90,6 +90,11 @@ impl FileCopies {
     /// Looks at one file: claims it and finds space for a copy. `None` when there is nothing to
     /// copy.
     pub(crate) fn begin<'a>(&'a self, job: Job<'a>) -> Option<FileCopyTask<'a>> {
+        self.begin_with(job, None)
+    }
+
+    /// The same of a file whose bytes have come from a peer, if they have `arrived`.
+    pub(crate) fn begin_with<'a>(&'a self, job: Job<'a>, arrived: Option<&Arc<[u8]>>) -> Option<FileCopyTask<'a>> {
         let (number, id) = parts(job.key)?;
         let live = self.segments.segment(number)?;
         let mut path = [0u8; monarch_abi::PATH_MAX];
@@ -115,11 +120,17 @@ impl FileCopies {
         self.claimed(
             ClaimedFile { live, entry, rel, key, source, claim, want, name, start, packed, peer, below, share },
             job,
+            arrived,
         )
     }
 
     /// Gets a copy of a claimed file: adopts that of an earlier agent, or starts a new one.
-    fn claimed<'a>(&'a self, mut f: ClaimedFile, mut job: Job<'a>) -> Option<FileCopyTask<'a>> {
+    fn claimed<'a>(
+        &'a self,
+        mut f: ClaimedFile,
+        mut job: Job<'a>,
+        arrived: Option<&Arc<[u8]>>,
+    ) -> Option<FileCopyTask<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.cx.stats.unsettled.fetch_add(1, Ordering::Relaxed);
             self.publisher.publish_outcome(&f, CopyOutcome::Refused(Refusal::RecentlyModified, Some(pause)));
@@ -142,7 +153,7 @@ impl FileCopies {
         if f.packed.is_some() {
             job.slot.is_decoding();
         } else {
-            f.peer = self.peers.peer_file(&f);
+            f.peer = self.peers.peer_file(&f, arrived);
         }
         if f.peer.is_some() && job.in_ring {
             // The peer has it since just now: a copier takes it.

@@ -6,11 +6,12 @@
 //! that this node owns. Under `sharded` it takes a part of each tier. Such copies are transient:
 //! marked, not logged, the first to be dropped.
 
-use crate::sharing::{FetchRequest, FileRef, Peers, RemoteFile};
+use crate::sharing::{BatchFile, FetchRequest, FileRef, MAX_BATCHED_FILE_BYTES, Peers, RemoteFile};
 use crate::tier::Sum;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use monarch_abi::segment::Entry;
+use monarch_abi::word::State;
 use monarch_policies::RequestSource;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -31,8 +32,9 @@ impl PeerLink {
         self.peers.get()
     }
 
-    /// The peer's file that a claimed file is copied from; `None` if it comes from the PFS.
-    pub(crate) fn peer_file(&self, f: &ClaimedFile) -> Option<Arc<dyn RemoteFile>> {
+    /// The peer's file that a claimed file is copied from; `None` if it comes from the PFS. Its
+    /// bytes may have `arrived` with those of others.
+    pub(crate) fn peer_file(&self, f: &ClaimedFile, arrived: Option<&Arc<[u8]>>) -> Option<Arc<dyn RemoteFile>> {
         let peers = self.peers.get()?;
         let demand = f.source == RequestSource::Demand;
         peers.file(&FetchRequest {
@@ -42,7 +44,46 @@ impl PeerLink {
             chunked: f.live.segment.state.large(f.entry.master.id).is_some(),
             want: f.want,
             demand,
+            arrived,
         })
+    }
+
+    /// Most files that are fetched together; 1: each by itself.
+    pub(crate) fn batch_files(&self) -> usize {
+        self.peers.get().map_or(1, |peers| peers.batch_files())
+    }
+
+    /// The peer that a file can be requested from together with others, and its size. `None` where
+    /// it is not small, is there or on its way, or comes from the PFS.
+    pub(crate) fn batched(&self, key: u64) -> Option<(u16, u64)> {
+        let peers = self.peers.get()?;
+        let (number, id) = parts(key)?;
+        let live = self.segments.segment(number)?;
+        let (entry, size) = (live.segment.by_id(id)?, live.segment.index.record(id)?.size);
+        let is_small = entry.record.is_file() && (1..=MAX_BATCHED_FILE_BYTES).contains(&size);
+        let word = entry.word();
+        let is_absent = word.state() == State::Absent && word.packed_in().is_none();
+        // (The word of a further name of an inode is that of the first one.)
+        let is_copied = entry.master.id == id && live.segment.state.large(id).is_none();
+        if !is_small || !is_absent || !is_copied {
+            return None;
+        }
+        Some((peers.source(&live.file_ref(&entry))?, size))
+    }
+
+    /// Requests files of one segment from a peer, together, and hands those that come to `take`:
+    /// each by its place, and its bytes. `take` says whether to go on.
+    pub(crate) fn fetch_batch(&self, from: u16, keys: &[u64], take: &mut dyn FnMut(usize, Arc<[u8]>) -> bool) {
+        let file = |key: &u64| {
+            let (number, id) = parts(*key)?;
+            let live = self.segments.segment(number)?;
+            let entry = live.segment.by_id(id)?;
+            Some(BatchFile { file: live.file_ref(&entry), size: entry.record.size })
+        };
+        let files: Option<Vec<BatchFile>> = keys.iter().map(file).collect();
+        if let (Some(peers), Some(files)) = (self.peers.get(), files) {
+            peers.fetch_batch(from, &files, take);
+        }
     }
 
     /// Whether this node prefetches a file.
@@ -54,7 +95,7 @@ impl PeerLink {
     /// Whether a file is requested from a peer. Copiers do that and rings do not: data from peers
     /// is not read through the kernel's file calls.
     pub(crate) fn comes_from_peer(&self, key: u64) -> bool {
-        self.of_peers(key, |peers, file| peers.is_elsewhere(file))
+        self.of_peers(key, |peers, file| peers.source(file).is_some())
     }
 
     /// Whether a peer owns a file.

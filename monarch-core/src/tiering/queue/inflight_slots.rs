@@ -6,7 +6,7 @@ use crate::tiering::queue::waker::Waker;
 use crate::tiering::throttle::{PrefetchThrottle, Slot};
 use monarch_policies::RequestSource;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Hands out slots, and knows which workers wait for one.
 pub(crate) struct InflightSlots {
@@ -16,6 +16,8 @@ pub(crate) struct InflightSlots {
     decoding: AtomicBool,
     /// Whether a ring found all slots in use.
     rings_wait: AtomicBool,
+    /// Batches of files of peers that are under way.
+    batches: AtomicUsize,
 }
 
 impl InflightSlots {
@@ -25,7 +27,16 @@ impl InflightSlots {
             throttle: throttle.clone(),
             decoding: AtomicBool::new(false),
             rings_wait: AtomicBool::new(false),
+            batches: AtomicUsize::new(0),
         }
+    }
+
+    /// Claims a place for a batch of files of a peer, which it holds until it is dropped; `None` if
+    /// there are as many as there may be.
+    pub(crate) fn begin_batch(&self) -> Option<BatchPlace<'_>> {
+        let more = |n: usize| (n < self.throttle.max_batches()).then_some(n + 1);
+        self.batches.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(BatchPlace(self))
     }
 
     /// Claims the single slot for decompression ahead. Returns `true` if it is taken already.
@@ -44,6 +55,15 @@ impl InflightSlots {
     }
 }
 
+/// A place among the batches of files of peers.
+pub(crate) struct BatchPlace<'a>(&'a InflightSlots);
+
+impl Drop for BatchPlace<'_> {
+    fn drop(&mut self) {
+        self.0.batches.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A file that a worker looks at. It holds its slot until it is dropped.
 pub(crate) struct Job<'a> {
     slots: &'a InflightSlots,
@@ -59,6 +79,13 @@ pub(crate) struct Job<'a> {
 impl<'a> Job<'a> {
     pub(crate) fn new(slots: &'a InflightSlots, key: u64, source: RequestSource, remote: bool) -> Self {
         let slot = slots.throttle.take(source, remote);
+        Self { slots, key, source, slot, decodes: false, in_ring: false }
+    }
+
+    /// One of the files of a batch, for which a slot is held.
+    pub(crate) fn of_batch(slots: &'a InflightSlots, key: u64) -> Self {
+        let source = RequestSource::Prefetch;
+        let slot = slots.throttle.within_another(source);
         Self { slots, key, source, slot, decodes: false, in_ring: false }
     }
 }

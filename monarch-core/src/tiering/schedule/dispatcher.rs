@@ -1,6 +1,7 @@
 //! [`Dispatcher`]: gives each worker its next file, chunk or copy to compress. Demands come first,
 //! then compression, then prefetch, then decompression ahead.
 
+use crate::sharing::MAX_BATCH_BYTES;
 use crate::tiering::access::prefetch_evidence::PrefetchEvidence;
 use crate::tiering::access::prefetch_order::PrefetchOrder;
 use crate::tiering::compression::compressor::{Compressor, Waiting};
@@ -13,12 +14,13 @@ use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{Segments, parts};
 use crate::tiering::core::source_facts::{SourceFacts, is_asked_for};
 use crate::tiering::queue::engine_lane::EngineLanes;
-use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
+use crate::tiering::queue::inflight_slots::{BatchPlace, InflightSlots, Job};
 use crate::tiering::queue::waker::Waker;
-use crate::tiering::queue::work_queue::{Lines, WorkQueue};
+use crate::tiering::queue::work_queue::{Lines, Request, Upcoming, WorkQueue};
 use crate::tiering::residency::orphans::Orphans;
 use crate::tiering::schedule::decompress_ahead::DecompressAhead;
 use crate::tiering::schedule::lower_rooms::LowerRooms;
+use crate::tiering::schedule::peer_batches::PeerBatch;
 use crate::tiering::status::prefetch_status::PrefetchStatus;
 use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::control::RING;
@@ -39,7 +41,23 @@ pub(crate) enum Next<'a> {
     Chunk(ChunkCopyTask<'a>),
     /// A copy to compress.
     Pack(Waiting),
+    /// Small files to request from a peer together.
+    Batch(PeerBatch<'a>),
 }
+
+/// Whether a file is fetched with others.
+enum Batched<'a> {
+    Alone,
+    /// From that peer, in that order.
+    Together(BatchPlace<'a>, u16, Vec<u64>),
+}
+
+/// Files that are looked at before their turn, at most, and in one go: the queues are locked
+/// meanwhile.
+const MAX_UPCOMING: usize = 512;
+const MAX_LOOKED_AT: usize = 128;
+/// Part of the space in all tiers that small files may have which are looked at before their turn.
+const LOOK_AHEAD_SHARE: u64 = 8;
 
 /// Gives out the next work of each worker.
 ///
@@ -126,7 +144,9 @@ impl Dispatcher {
         if !self.throttle.may_prefetch_beside() || self.queue.is_closed_to_prefetch() {
             return None;
         }
-        let key = self.prefetch_in(&mut q, lane)?;
+        let next = self.prefetch_in(&mut q, lane)?;
+        let key = next.key;
+        let batch = if lane == Lane::Threads { self.batch(&mut q, next)? } else { Batched::Alone };
         let mut job = Job::new(&self.slots, key, RequestSource::Prefetch, self.peers.comes_from_peer(key));
         job.in_ring = lane == Lane::Rings;
         // After a pause more copiers may sleep than should.
@@ -134,7 +154,59 @@ impl Dispatcher {
         if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
             futex_wake(&ctl.demand, 1);
         }
-        Some(Next::File(job))
+        Some(match batch {
+            Batched::Alone => Next::File(job),
+            Batched::Together(place, from, keys) => Next::Batch(PeerBatch { slot: job, place, from, keys }),
+        })
+    }
+
+    /// The files that are fetched together with a file; `None` if it waits for its turn.
+    fn batch(&self, q: &mut Lines, next: Upcoming) -> Option<Batched<'_>> {
+        let (key, most) = (next.key, self.peers.batch_files());
+        if next.request == Request::Alone || most < 2 {
+            return Some(Batched::Alone);
+        }
+        let Request::Batched(from, size) = self.request(key) else { return Some(Batched::Alone) };
+        let Some(place) = self.slots.begin_batch() else {
+            // A copier that is at a batch takes it next.
+            q.upcoming.push_front(next);
+            return None;
+        };
+        self.look_ahead(q);
+        let number = parts(key).map_or(usize::MAX, |(number, _)| number);
+        let mut keys = q.take_together(number, from, most - 1, MAX_BATCH_BYTES.saturating_sub(size));
+        // Since they were looked at, readers may have asked for some, and nodes may have gone.
+        let is_still = |key: &u64| matches!(self.request(*key), Request::Batched(peer, _) if peer == from);
+        let others: Vec<u64> = keys.extract_if(.., |key| !is_still(key)).collect();
+        q.end_together(&others, others.iter().copied());
+        if keys.is_empty() {
+            return Some(Batched::Alone);
+        }
+        q.together.insert(key);
+        keys.insert(0, key);
+        Some(Batched::Together(place, from, keys))
+    }
+
+    /// How a file can be requested.
+    fn request(&self, key: u64) -> Request {
+        self.peers.batched(key).map_or(Request::Any, |(from, size)| Request::Batched(from, size))
+    }
+
+    /// Looks at the files that are prefetched next, to find some that come from the same peer. They
+    /// are bounded by the space there is, as a known order is followed only as far.
+    fn look_ahead(&self, q: &mut Lines) {
+        let room = self.order.room() / LOOK_AHEAD_SHARE;
+        let size = |request: Request| if let Request::Batched(_, size) = request { size } else { 0 };
+        let mut bytes: u64 = q.upcoming.iter().map(|next| size(next.request)).sum();
+        for _ in 0..MAX_LOOKED_AT {
+            if q.upcoming.len() >= MAX_UPCOMING || bytes >= room {
+                return;
+            }
+            let Some(key) = self.next_apart(q) else { return };
+            let request = self.request(key);
+            bytes += size(request);
+            q.upcoming.push_back(Upcoming { key, request });
+        }
     }
 
     /// A compressed copy to decompress, when there is no other work. One at a time: readers must
@@ -195,18 +267,19 @@ impl Dispatcher {
     }
 
     /// The next file to prefetch, if it is one for this lane; otherwise hands it to the other lane.
-    fn prefetch_in(&self, q: &mut Lines, lane: Lane) -> Option<u64> {
-        let key = match q.handed_over.take() {
-            Some(key) => key,
+    fn prefetch_in(&self, q: &mut Lines, lane: Lane) -> Option<Upcoming> {
+        let next = match q.handed_over.take() {
+            Some(next) => next,
             None => self.next_prefetch(q)?,
         };
-        let its = self.lane(key);
+        let its = self.lane(next.key);
         if its == lane {
-            return Some(key);
+            return Some(next);
         }
-        q.handed_over = Some(key);
+        q.handed_over = Some(next);
         self.waker.wake(its);
-        None
+        // Files of peers do not wait for those of the PFS.
+        if lane == Lane::Threads { q.take_of_peer() } else { None }
     }
 
     /// Takes all demands from shared memory.
@@ -233,9 +306,25 @@ impl Dispatcher {
         }
     }
 
+    /// The next file to prefetch.
+    fn next_prefetch(&self, q: &mut Lines) -> Option<Upcoming> {
+        let listed = |q: &mut Lines| Some(Upcoming { key: self.next_apart(q)?, request: Request::Any });
+        q.upcoming.pop_front().or_else(|| listed(q))
+    }
+
+    /// The next file that is not under way together with others.
+    fn next_apart(&self, q: &mut Lines) -> Option<u64> {
+        loop {
+            let key = self.next_listed(q)?;
+            if !q.together.contains(&key) {
+                return Some(key);
+            }
+        }
+    }
+
     /// The next file to retry, or that was not looked at yet, in the order of the index. A probe of
     /// a failing PFS should not be a file that has failed before.
-    fn next_prefetch(&self, q: &mut Lines) -> Option<u64> {
+    fn next_listed(&self, q: &mut Lines) -> Option<u64> {
         if !self.throttle.only_probes()
             && let Some(key) = q.retries.pop_first()
         {

@@ -12,6 +12,7 @@ use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::schedule::dispatcher::{Dispatcher, Next};
+use crate::tiering::schedule::peer_batches::PeerBatches;
 use crate::tiering::schedule::worker_pool::{Woken, WorkerPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,6 +33,7 @@ impl Work for InLane<'_> {
             }
             match next {
                 Next::Pack(waiting) => self.0.compressor.compress_next(waiting),
+                Next::Batch(batch) => self.0.batches.fetch(batch, |task| self.0.lanes.engines.threads.take(task)),
                 Next::File(job) => {
                     if let Some(mut task) = self.0.copies.begin(job) {
                         task.assigned(self.1);
@@ -57,6 +59,7 @@ pub(crate) struct Workers {
     lanes: Arc<EngineLanes>,
     compressor: Arc<Compressor>,
     copies: Arc<FileCopies>,
+    batches: PeerBatches,
     dispatcher: Arc<Dispatcher>,
     page_follower: PageFollower,
     worker_pool: WorkerPool,
@@ -69,9 +72,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn new(
         shared: &Shared,
-        queue: &Queue,
-        compression: &Compression,
-        copies: &Arc<FileCopies>,
+        (queue, compression, copies, batches): (&Queue, &Compression, &Arc<FileCopies>, PeerBatches),
         dispatcher: &Arc<Dispatcher>,
         page_follower: PageFollower,
     ) -> Self {
@@ -81,6 +82,7 @@ impl Workers {
             lanes: queue.lanes.clone(),
             compressor: compression.compressor.clone(),
             copies: copies.clone(),
+            batches,
             dispatcher: dispatcher.clone(),
             page_follower,
             worker_pool: WorkerPool::new(shared.cx.options.max_inflight + shared.cx.options.remote),
