@@ -127,8 +127,8 @@ unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_
     Some(0)
 }
 
-/// What the overlay says of the place to which links have led, or else the PFS, which has given this
-/// result: what it did not have then may be published by now.
+/// What the overlay says of the place to which links have led, or else the PFS, which has given
+/// this result: what it did not have then may be published by now.
 #[cold]
 unsafe fn stat_beyond(mut path: Absolute, buf: *mut Stat, follow: bool, result: c_int) -> c_int {
     let Some(path) = path.c_str() else { return result };

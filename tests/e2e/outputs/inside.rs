@@ -32,8 +32,8 @@ fn names_that_links_outside_of_the_root_lead_to_are_answered_as_directly() {
     same(Outputs::new, program, [150, 60]);
 }
 
-/// `run` finds links in the environment that lead into the root, to it and towards it; the job turns
-/// one of them to another directory.
+/// `run` finds links in the environment that lead into the root, to it and towards it; the job
+/// turns one of them to another directory.
 #[test]
 fn known_links_mean_what_they_lead_to() {
     let script = r###"

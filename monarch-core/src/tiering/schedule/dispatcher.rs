@@ -163,7 +163,7 @@ impl Dispatcher {
     /// The files that are fetched together with a file; `None` if it waits for its turn.
     fn batch(&self, q: &mut Lines, next: Upcoming) -> Option<Batched<'_>> {
         let (key, most) = (next.key, self.peers.batch_files());
-        if next.request == Request::Alone || most < 2 {
+        if next.request == Request::Alone || most < 2 || self.throttle.is_under_memory_pressure() {
             return Some(Batched::Alone);
         }
         let Request::Batched(from, size) = self.request(key) else { return Some(Batched::Alone) };

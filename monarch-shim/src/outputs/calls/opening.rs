@@ -22,8 +22,8 @@ pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -
     unsafe { open_below(&ctx, dirfd, path, flags, mode) }
 }
 
-/// [`open`] that follows links outside of the output roots to them for an open that changes nothing,
-/// too, while something is pending there.
+/// [`open`] that follows links outside of the output roots to them for an open that changes
+/// nothing, too, while something is pending there.
 ///
 /// # Safety
 /// As for [`user::path`].
