@@ -52,6 +52,10 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         if excludes && forget_changed(place, &entry)? {
             continue;
         }
+        // (For ioctl alone: the kernel counts no writer.)
+        if flags & libc::O_ACCMODE == libc::O_ACCMODE {
+            return through(place);
+        }
         match &entry {
             Entry::Nothing if !writes => return Ok(Answer::Plain),
             Entry::Nothing => {}
@@ -63,7 +67,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::RemovedDir => return Ok(Answer::Plain),
             Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
-            Entry::File(_) if place.is_dir_path || flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
+            Entry::File(_) if place.is_dir_path || flags & libc::O_DIRECTORY != 0 => return Err(no_directory(flags)),
             Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
                 // It was removed, or published and dropped, a moment ago.
                 Err(libc::ENOENT) => continue,
@@ -110,6 +114,18 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         }
     }
     through(place)
+}
+
+/// The error of an open of a file as a directory. Newer kernels know no open that would make one.
+#[cold]
+fn no_directory(flags: c_int) -> Errno {
+    if flags & libc::O_CREAT == 0 {
+        return libc::ENOTDIR;
+    }
+    match kernel::open(c"/", flags | libc::O_CLOEXEC, 0) {
+        Err(libc::EINVAL) => libc::EINVAL,
+        _ => libc::ENOTDIR,
+    }
 }
 
 /// Makes a file of the PFS at once. Where its directory may be removed in the meantime, the call is

@@ -142,8 +142,10 @@ fn fails_at_once(from: &Place, to: &Place, target: &Entry, flags: u32) -> Result
     match on_pfs(from) {
         Err(e @ (libc::ENOENT | libc::ENOTDIR)) => {
             // (The kernel looks at both directories first.)
-            HeldParent::of(to)?;
-            Err(e)
+            match HeldParent::of(to) {
+                Err(of_parent @ (libc::ENOENT | libc::ENOTDIR)) => Err(of_parent),
+                _ => Err(e),
+            }
         }
         Ok(st) if is_dir(&st) && matches!(target, Entry::File(_)) => Err(if flags & libc::RENAME_NOREPLACE != 0 {
             libc::EEXIST

@@ -23,6 +23,14 @@ fn every_function_that_takes_a_path_answers_as_directly() {
     same(Outputs::disk, program, [150, 60]);
 }
 
+#[test]
+fn what_the_kernel_refuses_for_its_words_changes_nothing_that_is_pending() {
+    let w = Outputs::new();
+    w.same(&w.here(w.world().program("outputs-wrong")), &[Drain::Quick, Drain::Slow], 20);
+    let w = w.set("run.raw_calls=seccomp");
+    w.same(&w.here(w.world().program("outputs-wrong")), &[Drain::Quick, Drain::Slow], 20);
+}
+
 /// `run` cannot know of links that the job makes.
 #[test]
 fn names_that_links_outside_of_the_root_lead_to_are_answered_as_directly() {

@@ -19,7 +19,9 @@ use monarch_guest::{errno, user};
 pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        if flags & libc::AT_REMOVEDIR != 0 && user::path(path).is_some_and(ends_in_dots) {
+        // (What is wrong with these, the kernel says before it looks for the name.)
+        let is_wrong = flags & !libc::AT_REMOVEDIR != 0;
+        if is_wrong || flags & libc::AT_REMOVEDIR != 0 && user::path(path).is_some_and(ends_in_dots) {
             return None;
         }
         at_changed_path(dirfd, path, false, -1, |place| {
@@ -97,7 +99,7 @@ pub unsafe fn symlink(
     // SAFETY: by contract.
     unsafe {
         at_changed_path(dirfd, path, false, -1, |place| {
-            let Some(text) = user::path(target) else { return Ok(Answer::Plain) };
+            let Some(text) = user::path(target).filter(|text| !text.is_empty()) else { return Ok(Answer::Plain) };
             peers::settle(place, false);
             names::symlink(place, CStr::from_ptr(text.as_ptr().cast()), under_way).map(as_result)
         })
@@ -175,11 +177,21 @@ pub unsafe fn rename(
     flags: u32,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
+    // SAFETY: by contract.
+    let in_dots = |path| unsafe { user::path(path) }.is_some_and(ends_in_dots);
     match ctx::for_outputs() {
+        Some(_) if !can_rename(flags) || in_dots(from) || in_dots(to) => call(),
         // SAFETY: by contract.
         Some(ctx) => unsafe { rename_below(&ctx, (from_fd, from), (to_fd, to), flags, call) },
         None => call(),
     }
+}
+
+/// Whether a PFS may know the flags of a rename: others the kernel refuses before it looks for the
+/// names.
+const fn can_rename(flags: u32) -> bool {
+    const BOTH: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE;
+    flags & !BOTH == 0 && flags & BOTH != BOTH
 }
 
 #[cold]

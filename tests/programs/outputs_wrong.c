@@ -1,0 +1,106 @@
+/* Calls that the kernel refuses for their words, whatever the names are, about names that are
+ * pending: `outputs-wrong` in the directory where they go. Each says the error, and what became of
+ * the files. */
+#include "common.h"
+#include <linux/fs.h>
+#include <sys/xattr.h>
+
+static void put(const char *name)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || write(fd, "hello", 5) != 5 || close(fd)) { printf("FAIL %s: %s\n", name, strerror(errno)); _exit(9); }
+}
+
+/* Both files are pending before the call. */
+#define SAY(name, call) do { \
+    put("f"); \
+    put("g"); \
+    errno = 0; \
+    long result = (long)(call); \
+    int why = errno; \
+    struct stat s; \
+    printf("%s: %s;", name, result < 0 ? strerrorname_np(why) : "ok"); \
+    printf(" f %s", stat("f", &s) ? "gone" : s.st_size == 5 ? "whole" : "cut"); \
+    printf(" g %s n %s\n", stat("g", &s) ? "gone" : "there", lstat("n", &s) ? "none" : "made"); \
+    fflush(stdout); \
+    unlink("n"); \
+} while (0)
+
+int main(void)
+{
+    struct stat s;
+    struct statx x;
+    char room[16];
+    struct timespec bad[2] = {{0, 2000000000}, {0, 0}}, below[2] = {{0, -5}, {0, 0}};
+    const int D = AT_FDCWD;
+    SAY("unlinkat", unlinkat(D, "f", 0x7000));
+    SAY("unlinkat follow", unlinkat(D, "f", AT_SYMLINK_NOFOLLOW));
+    SAY("unlinkat dir+bad", unlinkat(D, "f", AT_REMOVEDIR | 0x1));
+    SAY("renameat2 8", renameat2(D, "f", D, "n", 8));
+    SAY("renameat2 both", renameat2(D, "f", D, "n", RENAME_NOREPLACE | RENAME_EXCHANGE));
+    SAY("renameat2 both g", renameat2(D, "f", D, "g", RENAME_NOREPLACE | RENAME_EXCHANGE));
+    SAY("renameat2 whiteout+exchange", renameat2(D, "f", D, "g", RENAME_WHITEOUT | RENAME_EXCHANGE));
+    SAY("renameat2 high", renameat2(D, "f", D, "n", 0x80000000u));
+    SAY("renameat2 missing bad", renameat2(D, "none", D, "n", 8));
+    SAY("linkat", linkat(D, "f", D, "n", 0x7));
+    SAY("fchmodat", fchmodat(D, "f", 0600, 0x7000));
+    SAY("fchmodat nofollow", fchmodat(D, "f", 0600, AT_SYMLINK_NOFOLLOW));
+    SAY("fchownat", fchownat(D, "f", 0, 0, 0x7));
+    SAY("utimensat", utimensat(D, "f", NULL, 0x7));
+    SAY("utimensat nsec", utimensat(D, "f", bad, 0));
+    SAY("utimensat neg", utimensat(D, "f", below, 0));
+    SAY("faccessat", faccessat(D, "f", R_OK, 0x7));
+    SAY("access mode", access("f", 0x70));
+    SAY("fstatat", fstatat(D, "f", &s, 0x7));
+    SAY("statx flags", statx(D, "f", 0x7, STATX_BASIC_STATS, &x));
+    SAY("statx mask", statx(D, "f", 0, STATX__RESERVED, &x));
+    SAY("statx sync both", statx(D, "f", AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &x));
+    SAY("setxattr flags", setxattr("f", "user.a", "b", 1, 0x70));
+    SAY("setxattr name", setxattr("f", "a", "b", 1, 0));
+    SAY("setxattr empty", setxattr("f", "", "b", 1, 0));
+    SAY("getxattr missing", getxattr("f", "user.zz", NULL, 0));
+    SAY("removexattr", removexattr("f", "user.zz"));
+    SAY("truncate neg", truncate("f", -1));
+    SAY("open excl no creat", open("f", O_RDONLY | O_EXCL));
+    SAY("open dir | creat", open("f", O_CREAT | O_DIRECTORY | O_RDWR, 0644));
+    SAY("open dir", open("f", O_DIRECTORY));
+    SAY("open accmode3", open("f", 3));
+    SAY("open tmpfile", open("f", O_TMPFILE | O_RDWR, 0600));
+    SAY("open trailing", open("f/", O_RDONLY));
+    SAY("creat trailing", open("n/", O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    SAY("mkdir trailing f", mkdir("f/", 0755));
+    SAY("mkdir trailing n", mkdir("n/", 0755)); rmdir("n");
+    SAY("rename trailing", rename("f/", "n"));
+    SAY("rename to trailing", rename("f", "n/"));
+    SAY("rename dot", rename("f", "."));
+    SAY("rename dotdot", rename("f", ".."));
+    SAY("rename into f", rename("g", "f/x"));
+    SAY("rename empty", rename("f", ""));
+    SAY("unlink trailing", unlink("f/"));
+    SAY("unlink dot", unlink("."));
+    SAY("rmdir dot", rmdir("."));
+    SAY("rmdir f/.", rmdir("f/."));
+    SAY("symlink empty", symlink("", "n"));
+    SAY("symlink over", symlink("x", "f"));
+    SAY("symlink trailing", symlink("x", "n/"));
+    SAY("link over", link("g", "f"));
+    SAY("mkfifo over", mkfifo("f", 0644));
+    SAY("mknod bad", mknod("n", 0170000 | 0644, 0));
+    SAY("mknod dir", mknod("n", S_IFDIR | 0644, 0));
+    SAY("mknod reg over", mknod("f", S_IFREG | 0644, 0));
+    SAY("readlink", readlink("f", room, 10));
+    SAY("readlink 0", readlink("f", room, 0));
+    SAY("chmod null", chmod((char *)8, 0600));
+    SAY("chown big", chown("f", -1, -1));
+    SAY("raw unlinkat", syscall(SYS_unlinkat, D, "f", 0x7000));
+    SAY("raw renameat2", syscall(SYS_renameat2, D, "f", D, "n", 8));
+    SAY("raw renameat2 both", syscall(SYS_renameat2, D, "f", D, "g", 3));
+    SAY("raw linkat", syscall(SYS_linkat, D, "f", D, "n", 7));
+    SAY("raw fchownat", syscall(SYS_fchownat, D, "f", 0, 0, 7));
+    SAY("raw utimensat", syscall(SYS_utimensat, D, "f", NULL, 7));
+    SAY("raw fchmodat2", syscall(452, D, "f", 0600, 7));
+    SAY("raw truncate", syscall(SYS_truncate, "f", -1L));
+    SAY("raw open accmode", syscall(SYS_openat, D, "f", O_CREAT | O_TRUNC | 3, 0644));
+    printf("## end\n");
+    return 0;
+}
