@@ -69,11 +69,16 @@ unsafe fn at_path_beyond<T>(
 #[cold]
 #[inline(never)]
 fn place_beyond(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
-    let place = Place::find(ctx, dirfd, path);
-    if place.is_none() && !path.is_empty() && roots::any_pending(ctx) {
-        return Place::behind_links(ctx, dirfd, path, follow);
+    Place::find(ctx, dirfd, path).or_else(|| behind_links(ctx, dirfd, path, follow))
+}
+
+/// The place that a path names by links outside of the output roots, while something is pending
+/// there.
+fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
+    if path.is_empty() || !roots::any_pending(ctx) {
+        return None;
     }
-    place
+    Place::behind_links(ctx, dirfd, path, follow)
 }
 
 #[cold]
@@ -126,7 +131,7 @@ unsafe fn answer_change<T>(
 /// Before a plain call that changes something at a path.
 fn settle_links(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<()> {
     if roots::any_pending(ctx)
-        && let Some(place) = Place::find(ctx, dirfd, path)
+        && let Some(place) = place_beyond(ctx, dirfd, path, false)
     {
         settle_links_above(&place)?;
     }
@@ -136,7 +141,7 @@ fn settle_links(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<()> {
 /// The place that a path names which is about to be changed.
 fn changed_place(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
     let by_number = || if follow { by_number(ctx, dirfd, path) } else { None };
-    Place::find(ctx, dirfd, path).or_else(by_number).or_else(|| place_beyond(ctx, dirfd, path, follow))
+    Place::find(ctx, dirfd, path).or_else(by_number).or_else(|| behind_links(ctx, dirfd, path, follow))
 }
 
 /// The place of a staged file that a path names by the number of a descriptor, if it has a name.

@@ -41,40 +41,43 @@ impl Place {
 
     /// [`Place::find`] for an absolute path.
     pub fn absolute(ctx: &Ctx, path: &[u8]) -> Option<Self> {
-        if let Some(place) = Self::without_links(ctx, path) {
-            return Some(place);
+        if is_odd(path) {
+            return Self::odd(ctx, path, true);
         }
-        if !is_odd(path) {
-            let is_behind_link = roots::is_behind_known_link(ctx, path);
-            return if is_behind_link { Self::behind_links(ctx, libc::AT_FDCWD, path, false) } else { None };
+        if let Some((root, rest)) = roots::at(ctx, path) {
+            return Self::at(root, rest);
         }
-        let mut plain = PathBuffer::front();
-        plain.append(b"/")?;
-        append_plain(&mut plain, path)?;
-        if has_parent_component(path) || !roots::is_behind_known_link(ctx, plain.get()) {
+        if !roots::is_behind_known_link(ctx, path) {
             return None;
         }
         Self::behind_links(ctx, libc::AT_FDCWD, path, false)
     }
 
-    /// [`Place::absolute`] by the real path of an output root.
-    fn without_links(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+    /// [`Place::absolute`] for a path with doubled slashes or dots, which `follows` known links.
+    #[cold]
+    fn odd(ctx: &Ctx, path: &[u8], follows: bool) -> Option<Self> {
         if has_parent_component(path) {
             return Self::by_parent(ctx, path);
-        }
-        if let Some((root, rest)) = roots::at(ctx, path) {
-            return Self::at(root, rest);
-        }
-        if !is_odd(path) {
-            return None;
         }
         let mut plain = PathBuffer::front();
         plain.append(b"/")?;
         append_plain(&mut plain, path)?;
-        let (root, rest) = roots::at(ctx, plain.get())?;
+        let Some((root, rest)) = roots::at(ctx, plain.get()) else {
+            let is_behind_link = follows && roots::is_behind_known_link(ctx, plain.get());
+            return if is_behind_link { Self::behind_links(ctx, libc::AT_FDCWD, path, false) } else { None };
+        };
         let mut place = Self::at(root, rest)?;
         place.is_dir_path = ends_like_dir(path);
         Some(place)
+    }
+
+    /// [`Place::absolute`] by the real path of an output root.
+    fn without_links(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        if is_odd(path) {
+            return Self::odd(ctx, path, false);
+        }
+        let (root, rest) = roots::at(ctx, path)?;
+        Self::at(root, rest)
     }
 
     fn relative(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Self> {

@@ -18,9 +18,15 @@ use monarch_guest::{errno, sys, user};
 /// As for [`user::path`].
 #[inline]
 pub unsafe fn beyond(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
-    let ctx = ctx::for_outputs()?;
+    let ctx = pending()?;
     // SAFETY: by contract.
     unsafe { beyond_links(&ctx, dirfd, path, follow) }
+}
+
+/// The context, while something is pending below an output root.
+#[inline]
+fn pending() -> Option<Ctx> {
+    ctx::for_outputs().filter(roots::any_pending)
 }
 
 #[cold]
@@ -30,8 +36,7 @@ unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: boo
     let bytes = unsafe { user::path(path)? };
     let saved = errno::errno();
     let lead = || {
-        let is_outside = roots::any_pending(ctx) && !bytes.is_empty() && Place::find(ctx, dirfd, bytes).is_none();
-        if !is_outside {
+        if bytes.is_empty() || Place::find(ctx, dirfd, bytes).is_some() {
             return None;
         }
         Place::behind_links(ctx, dirfd, bytes, follow)?.on_pfs().ok()
@@ -47,7 +52,7 @@ unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: boo
 /// As for [`user::path`].
 #[inline]
 pub unsafe fn beyond_found(dev: Option<u64>, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
-    let ctx = ctx::for_outputs()?;
+    let ctx = pending()?;
     let may_lead = match dev {
         Some(dev) => roots::on_device(&ctx, dev),
         None => matches!(errno::errno(), libc::ENOENT | libc::ENOTDIR),
@@ -61,8 +66,7 @@ pub unsafe fn beyond_found(dev: Option<u64>, dirfd: c_int, path: *const c_char, 
 #[inline]
 #[must_use]
 pub fn beyond_opened(fd: c_int) -> Option<Absolute> {
-    let ctx = ctx::for_outputs()?;
-    opened_below(&ctx, fd)
+    opened_below(&pending()?, fd)
 }
 
 #[cold]
@@ -70,7 +74,7 @@ pub fn beyond_opened(fd: c_int) -> Option<Absolute> {
 fn opened_below(ctx: &Ctx, fd: c_int) -> Option<Absolute> {
     let saved = errno::errno();
     let lead = || {
-        if !roots::any_pending(ctx) || !roots::on_device(ctx, sys::fstat_local(fd)?.st_dev) {
+        if !roots::on_device(ctx, sys::fstat_local(fd)?.st_dev) {
             return None;
         }
         let mut path = PathBuffer::front();
