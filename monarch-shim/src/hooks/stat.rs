@@ -48,14 +48,27 @@ unsafe fn by_path(
     unsafe {
         stat_indexed(dirfd, path, buf, follow).unwrap_or_else(|| {
             let result = next();
-            // (Before the device may be that of a copy's file.)
-            let dev = (result == 0).then(|| (*buf).st_dev);
-            let result = translate(result, buf);
-            match outputs::beyond_found(dev, dirfd, path, follow) {
-                None => result,
-                Some(p) => stat_beyond(p, buf, follow, result),
-            }
+            if outputs::has_roots() { found_plainly(result, dirfd, path, buf, follow) } else { translate(result, buf) }
         })
+    }
+}
+
+/// After a plain call of a job with output roots: a link may have led to what is pending there.
+///
+/// # Safety
+/// As for [`user::path`]; a successful call has written to the buffer.
+#[cold]
+#[inline(never)]
+unsafe fn found_plainly(result: c_int, dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> c_int {
+    // SAFETY: by contract.
+    unsafe {
+        // (Before the device may be that of a copy's file.)
+        let dev = (result == 0).then(|| (*buf).st_dev);
+        let result = translate(result, buf);
+        match outputs::beyond_found(dev, dirfd, path, follow) {
+            None => result,
+            Some(p) => stat_beyond(p, buf, follow, result),
+        }
     }
 }
 
