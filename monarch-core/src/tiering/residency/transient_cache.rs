@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex};
 const LINE_SLACK: u64 = 1024;
 /// Copies opened last that are likely to be open still.
 const LIKELY_OPEN: usize = 64;
+/// Most copies that are remembered as opened before they were added.
+const MAX_OPENED_EARLY: usize = 4096;
 /// Unit of moka's weights, which are 32 bits wide, in bytes. The ledger's charges are multiples of
 /// it, so that the two do not drift apart.
 const UNIT_BYTES: u64 = 32;
@@ -30,6 +32,8 @@ pub(crate) struct TransientCache {
     /// they were made. Some may be gone.
     used: Mutex<VecDeque<u64>>,
     made: Mutex<VecDeque<u64>>,
+    /// Copies that readers have opened before they were added: while they waited to be compressed.
+    opened_early: Mutex<HashSet<u64>>,
     /// Bytes that are reserved for them; with a floor, bytes that they may take of what is left.
     pub(crate) room: u64,
     /// With a floor they stay from epoch to epoch while there is space, so the ones opened last are
@@ -58,9 +62,9 @@ impl TransientCache {
                 }
             })
             .build();
-        let (used, made) = (Mutex::default(), Mutex::default());
+        let (used, made, opened_early) = Default::default();
         let (taken, charged) = Default::default();
-        Self { cache, dropped, used, made, room, floor, taken, charged }
+        Self { cache, dropped, used, made, opened_early, room, floor, taken, charged }
     }
 
     /// Bytes of the copies in the cache.
@@ -106,6 +110,9 @@ impl TransientCache {
         let weight = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX);
         self.cache.insert(key, weight);
         self.cache.run_pending_tasks();
+        if lock(&self.opened_early).remove(&key) {
+            self.used(key);
+        }
         let mut made = lock(&self.made);
         made.push_back(key);
         if made.len() as u64 > 2 * self.cache.entry_count() + LINE_SLACK {
@@ -114,11 +121,18 @@ impl TransientCache {
         std::mem::take(&mut *lock(&self.dropped))
     }
 
-    /// Notes that a copy was opened: it may be dropped first.
+    /// Notes that a copy was opened: it may be dropped first, if need be once it is added.
     pub(crate) fn used(&self, key: u64) {
+        let mut early = lock(&self.opened_early);
         if !self.cache.contains_key(&key) {
+            // (Copies that were moved or evicted instead stay behind.)
+            if early.len() >= MAX_OPENED_EARLY {
+                early.clear();
+            }
+            early.insert(key);
             return;
         }
+        drop(early);
         let mut used = lock(&self.used);
         used.push_back(key);
         if used.len() as u64 > 2 * self.cache.entry_count() + LINE_SLACK {
@@ -205,6 +219,13 @@ mod tests {
         add(&cache, 0..4);
         cache.used(2);
         assert_eq!([cache.pop(false), cache.pop(false), cache.pop(true)], [Some(2), None, Some(0)]);
+        // A reader may open a copy while it waits to be compressed.
+        let cache = TransientCache::new(1000 * UNIT_BYTES, None);
+        cache.used(1);
+        add(&cache, 0..2);
+        assert_eq!([cache.pop(false), cache.pop(false)], [Some(1), None]);
+        (0..10 * MAX_OPENED_EARLY as u64).for_each(|key| cache.used(key));
+        assert!(lock(&cache.opened_early).len() <= MAX_OPENED_EARLY);
         // Copies that stay for the next epoch: the one opened last, but for those still open.
         for (elastic, first) in [(None, 0), (Some(0.5), 6)] {
             let cache = TransientCache::new(1000 * UNIT_BYTES, elastic);
