@@ -14,7 +14,7 @@
 //! | [`tree`](mod@tree) | the overlay |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
 //! | [`journal`](mod@journal) | the lock, and appending records |
-//! | [`create`](mod@create) | staging a new file |
+//! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
 //! | [`open`](mod@open) | opens |
 //! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
 //! | [`names`](mod@names) | removing, linking, making names |
@@ -22,7 +22,8 @@
 //! | [`attributes`] | modes, owners, times, lengths by path |
 //! | [`extended`] | extended attributes that a truncated file keeps |
 //! | [`stat`](mod@stat) | what stat and its kin say |
-//! | [`listing`](mod@listing) | merged listings |
+//! | [`listing`](mod@listing), [`entries`], [`name_hashes`] | merged listings; reading directories |
+//! | [`subtree`] | what the overlay has below a directory |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
 //! | [`beside`] | calls that make names beside the removal of their directory |
@@ -41,20 +42,24 @@ mod calls;
 pub mod create;
 pub mod descriptors;
 pub mod dir_times;
+pub mod entries;
 pub mod extended;
 pub mod journal;
 pub mod kernel;
 pub mod listing;
 pub mod lookup;
+mod name_hashes;
 pub mod names;
 pub mod open;
 pub mod order;
+mod part;
 pub mod peers;
 pub mod place;
 pub mod remembered;
 pub mod rename;
 pub mod roots;
 pub mod stat;
+pub mod subtree;
 pub mod tree;
 pub mod whereabouts;
 

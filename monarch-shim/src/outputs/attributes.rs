@@ -5,11 +5,11 @@ use super::barrier;
 use super::dir_times;
 use super::journal::{About, Journal};
 use super::kernel;
-use super::listing;
 use super::lookup::{Found, lookup};
 use super::names::goes_plainly;
 use super::place::Place;
 use super::remembered::{forget_clean, on_pfs};
+use super::subtree;
 use super::tree::{self, Entry};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
@@ -131,7 +131,7 @@ fn change(
 /// Before attributes of a directory are set: what is pending below it is published first. It would
 /// change the time of the directory, and needs the right to write there.
 pub fn settle_directory(place: &Place) -> Result<()> {
-    if place.root.map.may_be_overtaken() && listing::has_pending(&place.root, place.rel())? {
+    if place.root.map.may_be_overtaken() && subtree::has_pending(&place.root, place.rel())? {
         barrier::wait_for_all(&place.root)?;
     }
     if dir_times::is_known(&place.root, place.rel()) {

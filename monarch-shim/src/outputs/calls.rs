@@ -26,7 +26,7 @@ pub use setting::{set_attributes, set_extended, set_extended_open};
 use super::answer::{Answer, Result, of_call};
 use super::place::Place;
 use super::whereabouts::settle_links_above;
-use super::{descriptors, listing, roots};
+use super::{descriptors, roots, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
@@ -154,7 +154,7 @@ fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
     let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
     let find = |fd: Fd| {
         let (root, file) = descriptors::staged(ctx, fd.0)?;
-        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        let (rel, _) = subtree::find_file(&root, b"", file.id)?;
         let mut place = Place::at(root, rel.get())?;
         place.is_by_number = true;
         Some(place)

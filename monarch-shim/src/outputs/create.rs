@@ -3,21 +3,19 @@
 
 use super::answer::GONE;
 use super::barrier;
-use super::began;
 use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::listing;
+use super::part::{self, Part, UnderWay};
 use super::place::{Place, split};
 use super::roots::Root;
+use super::subtree;
 use super::tree::{self, Counting, Entry, drop_data};
 use super::whereabouts::{Whereabouts, whereabouts};
-use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::found;
-use monarch_abi::outputs::making::Making;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::state::closed;
@@ -25,9 +23,6 @@ use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::sys::{self, Fd, coarse_ms};
 
-/// How often a part file gets another number when its name is taken, by a staging directory that
-/// was restored from a backup.
-const MAX_PART_TRIES: usize = 8;
 /// How long the agent has to look for room, in milliseconds.
 const ANSWER_TIMEOUT_MS: u64 = 1000;
 /// Flags with which a file is not staged.
@@ -200,7 +195,7 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
-    let is_written = || listing::is_written_here(&st) || is_written_through(place);
+    let is_written = || descriptors::is_written_here(&st) || is_written_through(place);
     if how.is_exclusive() || !is_plain || !is_ours || is_written() {
         return Ok(Found::Another);
     }
@@ -277,69 +272,11 @@ impl Drop for Unfinished {
     }
 }
 
-/// A part file, which is removed again unless it is kept. It is open, so that the kernel knows
-/// where it lies: its directory may be renamed, and of a directory that is removed the agent moves
-/// part files into the output root.
-struct Part {
-    id: u64,
-    /// Where it was made.
-    path: Absolute,
-    fd: Fd,
-    is_kept: bool,
-}
-
-impl Part {
-    #[cold]
-    #[inline(never)]
-    fn remove(&mut self) {
-        for _ in 0..MAX_PART_TRIES {
-            // (Where the kernel tells no paths, it lies where it was made.)
-            let now = real_path(self.fd.0);
-            let is_known = now.is_some();
-            let path = now.map(Absolute);
-            let unlink = |path: &mut Absolute| path.c_str().map_or(Ok(()), |path| kernel::unlink(path, 0));
-            let removed = path.map_or_else(|| unlink(&mut self.path), |mut now| unlink(&mut now));
-            if !is_known || removed != Err(libc::ENOENT) {
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            self.remove();
-        }
-    }
-}
-
-/// A part file that is being made: what the agent removes if this process is killed meanwhile.
-struct UnderWay(Option<&'static Making>);
-
-impl UnderWay {
-    /// Takes a slot, if one is free.
-    fn begin(place: &Place) -> Self {
-        let pid = sys::pid();
-        let began = began::ticks(pid);
-        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, began, place.parent())))
-    }
-
-    fn part_of(&self, id: u64) {
-        self.0.iter().for_each(|slot| slot.begin(id));
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|slot| slot.free());
-    }
-}
-
 fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
     let root = place.root;
     let under_way = UnderWay::begin(place);
-    let Some((mut part, st)) = make_part(place, how, target, &under_way)? else { return Ok(Created::Unstaged) };
+    let (mode, gid) = target.map_or((how.mode & 0o7777, None), |target| (target.mode, Some(target.gid)));
+    let Some((mut part, st)) = part::make(place, mode, gid, &under_way)? else { return Ok(Created::Unstaged) };
     let file = Staged { id: part.id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
@@ -385,43 +322,6 @@ fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
         return Ok(());
     }
     kernel::set_owner(fd.0, part.st_uid, part.st_gid)
-}
-
-/// Makes the part file in the directory of the place, with the attributes that the file will have;
-/// `None` if all names that it could have are taken.
-fn make_part(
-    place: &Place,
-    how: Create,
-    target: Option<&Target>,
-    under_way: &UnderWay,
-) -> Result<Option<(Part, libc::stat64)>, Errno> {
-    let state = place.root.state();
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let mode = target.map_or(how.mode & 0o7777, |target| target.mode);
-    for _ in 0..MAX_PART_TRIES {
-        let id = state.next_id.fetch_add(1, Ordering::AcqRel);
-        under_way.part_of(id);
-        let mut path = place.parent_on_pfs()?;
-        path.append(&names::part_name(state.instance.load(Ordering::Relaxed), id)).ok_or(libc::ENAMETOOLONG)?;
-        let fd = match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, mode) {
-            Ok(fd) => fd,
-            Err(libc::EEXIST) => continue,
-            Err(e) => return Err(e),
-        };
-        let part = Part { id, path, fd, is_kept: false };
-        let mut st = sys::fstat(part.fd.0).ok_or(libc::EIO)?;
-        if let Some(target) = target {
-            if st.st_gid != target.gid {
-                kernel::set_owner(part.fd.0, u32::MAX, target.gid)?;
-            }
-            if st.st_mode & 0o7777 != target.mode {
-                kernel::fchmod(part.fd.0, target.mode)?;
-            }
-            (st.st_gid, st.st_mode) = (target.gid, st.st_mode & libc::S_IFMT | target.mode);
-        }
-        return Ok(Some((part, st)));
-    }
-    Ok(None)
 }
 
 /// What became of entering a file.
@@ -477,7 +377,7 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Opti
         other => return Ok(other),
     }
     let mut before = tree::read(root, place.rel())?;
-    if matches!(before, Entry::Directory) && listing::remove_empty(root, place.rel()) {
+    if matches!(before, Entry::Directory) && subtree::remove_empty(root, place.rel()) {
         // It was left where the PFS has none any more: the part file lies beside it.
         before = Entry::Nothing;
     }

@@ -7,8 +7,8 @@
 
 use super::journal::{About, Journal};
 use super::kernel;
-use super::listing;
 use super::roots::{self, Root};
+use super::{entries, subtree};
 use crate::descriptor_path::path_even_if_removed;
 use crate::watched;
 use core::ffi::c_int;
@@ -35,6 +35,22 @@ pub fn may_be_staged(fd: c_int) -> bool {
 /// What the record of an open says of its descriptor: whether a record will tell of the close.
 pub fn watch(fd: c_int) -> u16 {
     if watched::can_be(fd) { 0 } else { flag::UNWATCHED }
+}
+
+/// Whether this process has a file of the PFS open for writing.
+pub fn is_written_here(file: &libc::stat64) -> bool {
+    let Ok(dir) = entries::open_dir(Absolute::join(b"/proc/self/fd", b"")) else { return false };
+    let writes = |fd: c_int| {
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or_default();
+        let is_writer = flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+        is_writer && sys::fstat_local(fd).is_some_and(|st| (st.st_dev, st.st_ino) == (file.st_dev, file.st_ino))
+    };
+    let found = entries::each(dir.0, |name| {
+        let fd = core::str::from_utf8(name.name).ok().and_then(|name| name.parse().ok());
+        // Any error ends the search.
+        if fd.is_some_and(writes) { Err(libc::EEXIST) } else { Ok(()) }
+    });
+    found.is_err()
 }
 
 /// A staged file was opened for writing.
@@ -167,7 +183,7 @@ pub fn published(fd: c_int) -> Option<Absolute> {
         if sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY {
             return None;
         }
-        let (rel, true) = listing::find_file(&root, b"", file.id)? else { return None };
+        let (rel, true) = subtree::find_file(&root, b"", file.id)? else { return None };
         let mut path = root.on_pfs(rel.get())?;
         let st = kernel::lstat(path.c_str()?).ok()?;
         ((st.st_dev, st.st_ino) == (file.dev, file.ino)).then_some(path)

@@ -6,12 +6,12 @@ use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::listing;
 use super::lookup::{Found, lookup};
 use super::open::is_written;
 use super::place::Place;
 use super::remembered::{forget_changed, is_dir, is_left_over, on_pfs, unhide};
 use super::roots::Root;
+use super::subtree;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;
 use core::ffi::CStr;
@@ -196,7 +196,7 @@ fn waits(place: &Place) -> Result<Option<u64>> {
 const MAX_LOOKS: usize = 4;
 
 /// The answer of rmdir(2) of a directory that is not empty.
-fn not_empty(below: &listing::Below) -> Result<Answer<()>> {
+fn not_empty(below: &subtree::Below) -> Result<Answer<()>> {
     if below.has_pending_names { Err(libc::ENOTEMPTY) } else { Ok(Answer::Plain) }
 }
 
@@ -215,7 +215,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     }
     if place.rel().is_empty() {
         // The root itself: what was removed in it has its turn first.
-        if root.map.may_be_overtaken() && !listing::below(place)?.has_pending_names {
+        if root.map.may_be_overtaken() && !subtree::below(place)?.has_pending_names {
             barrier::wait_for_all(&root)?;
         }
         return Ok(Answer::Plain);
@@ -240,7 +240,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
             return Ok(Answer::Plain);
         }
         // (Of what is no directory, or cannot be read, the kernel says what the answer is.)
-        let Ok(below) = listing::below(place) else { return Ok(Answer::Plain) };
+        let Ok(below) = subtree::below(place) else { return Ok(Answer::Plain) };
         if !below.is_empty {
             return not_empty(&below);
         }
@@ -260,7 +260,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
                 Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
                 Entry::Directory | Entry::Nothing | Entry::Clean(_) => {}
             }
-            let Ok(below) = listing::below(place) else { return Ok(Answer::Plain) };
+            let Ok(below) = subtree::below(place) else { return Ok(Answer::Plain) };
             if !below.is_empty {
                 return not_empty(&below);
             }
@@ -371,7 +371,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
         Entry::Nothing | Entry::Directory | Entry::Removed => {}
         _ => return Err(libc::EEXIST),
     }
-    if !listing::remove_empty(&root, place.rel()) {
+    if !subtree::remove_empty(&root, place.rel()) {
         return Err(libc::EEXIST);
     }
     let mut text = monarch_abi::mem::PathBuffer::front();
@@ -395,7 +395,7 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
     let Some(mut found) = found else { return Ok(false) };
     Ok(match lookup(&mut found, true) {
         Ok(Found::Entry(Entry::File(_) | Entry::Symlink(_))) => true,
-        Ok(Found::Entry(Entry::Directory)) => listing::has_new_names(&found.root, found.rel())?,
+        Ok(Found::Entry(Entry::Directory)) => subtree::has_new_names(&found.root, found.rel())?,
         Err(GONE) => return Err(GONE),
         // A link may lead nowhere: through a file, or to itself.
         Ok(_) | Err(_) => false,

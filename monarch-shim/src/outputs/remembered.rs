@@ -5,8 +5,8 @@ use super::answer::{GONE, Result};
 use super::barrier;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::listing;
 use super::place::Place;
+use super::subtree;
 use super::tree::{self, Entry, drop_data};
 use monarch_abi::outputs::names::Clean;
 use monarch_abi::outputs::record::{Op, flag};
@@ -67,7 +67,7 @@ pub fn is_left_over(place: &Place) -> Result<bool> {
         Err(_) => return Ok(false),
     }
     match Journal::lock(&place.root) {
-        Ok(_journal) => Ok(listing::remove_published(&place.root, place.rel())),
+        Ok(_journal) => Ok(subtree::remove_published(&place.root, place.rel())),
         Err(GONE) => Err(GONE),
         Err(_) => Ok(false),
     }

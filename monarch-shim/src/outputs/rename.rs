@@ -1,26 +1,29 @@
 //! Renames below an output root, and over its edge.
 
 use super::answer::{Answer, Result};
-use super::barrier;
-use super::beside::{self, UnderWay};
+use super::beside;
 use super::create::is_through;
 use super::journal::{About, Journal};
 use super::kernel;
-use super::listing;
-use super::names::{MAX_TRIES, entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
-use super::open::{hold, is_written};
+use super::names::{entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
+use super::open::is_written;
 use super::place::Place;
 use super::remembered::{forget_clean, is_dir, on_pfs, unhide};
 use super::roots::Root;
+use super::subtree;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;
 use core::sync::atomic::{Ordering, fence};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::found;
-use monarch_abi::outputs::names::{self, Staged};
+use monarch_abi::outputs::names;
 use monarch_abi::outputs::record::{self, Op, flag};
 use monarch_abi::outputs::through;
-use monarch_guest::sys::Fd;
+
+mod target;
+
+pub use target::Target;
+use target::{leave, lies_below, look_at_target};
 
 /// What is to be done after a plain rename.
 pub enum After {
@@ -33,22 +36,6 @@ pub enum After {
     Quiet(Place, Place),
     /// The first name is not Monarch's any more, and something else has the second one.
     Cross(Option<Place>, Option<Target>),
-}
-
-/// The name that a plain rename gives.
-pub struct Target {
-    place: Place,
-    /// The staged file that had the name before, if it was open.
-    held: Option<Held>,
-    /// Until the plain call has ended.
-    under_way: Option<UnderWay>,
-}
-
-/// A staged file that loses its name to a plain rename. While the descriptor is open, the agent
-/// finds a writer and does not publish the file.
-struct Held {
-    file: Staged,
-    fd: Option<Fd>,
 }
 
 /// One of the two names of a rename.
@@ -192,107 +179,6 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
     Ok((Answer::Plain, After::Cross(None, Some(target))))
 }
 
-impl Target {
-    /// A name that a plain rename is about to give. `from`: the other name, if it lies below the
-    /// same root. What a process has open under the name is not published meanwhile.
-    fn new(place: Place, flags: u32, from: Option<&Place>) -> Result<Self> {
-        let root = place.root;
-        for _ in 0..MAX_TRIES {
-            let Entry::File(file) = tree::read(&root, place.rel())? else { break };
-            // (What is wrong with the first name, the kernel says.)
-            let source = from.map_or(Ok(None), |from| on_pfs(from).map(Some));
-            match source {
-                Ok(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
-                Ok(Some(st)) if is_dir(&st) => {
-                    let is_below = from.is_some_and(|from| lies_below(place.rel(), from.rel()));
-                    return Err(if is_below { libc::EINVAL } else { libc::ENOTDIR });
-                }
-                Ok(_) => {}
-                Err(_) => break,
-            }
-            let fd = match hold(&place, &file, libc::O_WRONLY | libc::O_CLOEXEC) {
-                Ok(Some(fd)) => Some(fd),
-                // It is another one by now.
-                Ok(None) | Err(libc::ENOENT) => continue,
-                Err(_) => None,
-            };
-            // A publication that was begun before is waited for.
-            let state = root.state();
-            leave(&root)?;
-            barrier::wait_until(&root, |_| !state.is_publishing(file.id));
-            return Ok(Self { place, held: Some(Held { file, fd }), under_way: None });
-        }
-        Ok(Self { place, held: None, under_way: None })
-    }
-
-    /// After the rename. What had the name before is lost, as on the PFS. Without its data the
-    /// agent forgets it, and removes nothing on the PFS: a record of its removal would have the
-    /// agent remove the name. A rename that has failed leaves all as it was.
-    fn end(&mut self, is_done: bool) -> Result<()> {
-        let Self { place, held, under_way } = self;
-        drop(under_way.take());
-        if is_done && place.rel().is_empty() {
-            barrier::wait_for_root(&place.root);
-        }
-        let held = held.take();
-        if !is_done && held.is_none() {
-            return Ok(());
-        }
-        let root = &place.root;
-        let journal = Journal::lock(root)?;
-        let entry = tree::read(root, place.rel())?;
-        let lost = match (&entry, &held) {
-            (Entry::Clean(clean), _) if is_done => Some(clean.file),
-            (Entry::File(file), Some(held)) if is_done && file.id == held.file.id => Some(*file),
-            _ => None,
-        };
-        if let Some(file) = &lost {
-            drop_data(root, file);
-            tree::take(place, &entry)?;
-        }
-        if let Some(Held { file, fd: Some(fd) }) = held {
-            drop(fd);
-            let flags = if lost.is_some() { flag::TAKEN } else { 0 };
-            journal.append(Op::Close, About { id: file.id, flags, ..About::default() }, b"", b"")?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a path lies below a directory.
-fn lies_below(rel: &[u8], dir: &[u8]) -> bool {
-    rel.strip_prefix(dir).is_some_and(|rest| rest.first() == Some(&b'/'))
-}
-
-/// Waits for what is pending, before a plain call that must not overtake it. Where the PFS refuses
-/// that, the call gets the error.
-fn leave(root: &Root) -> Result<()> {
-    if root.map.may_be_overtaken() {
-        barrier::wait_for_all(root)?;
-    }
-    Ok(())
-}
-
-/// What the PFS has at the name that a rename gives, whose directory is followed, held, and may be
-/// changed.
-fn look_at_target(to: &mut Place) -> Result<(HeldParent, Option<libc::stat64>)> {
-    let root = to.root;
-    if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
-        match to.follow_parent() {
-            Err(libc::ENOENT) if tree::has_file_above(&root, to.rel())? => return Err(libc::ENOTDIR),
-            followed => followed.map(|_| ())?,
-        }
-    }
-    let dir = HeldParent::of(to)?;
-    let there = match on_pfs(to) {
-        Ok(st) => Some(st),
-        Err(libc::ENOENT) => None,
-        Err(e) => return Err(e),
-    };
-    may_change_directory(to)?;
-    Ok((dir, there))
-}
-
 /// The target of the symbolic link that a name is, pending or on the PFS.
 fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
     if let Entry::Symlink(target) = entry {
@@ -413,7 +299,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if from.rel() == to.rel() {
         return Ok(true);
     }
-    if matches!(replaced, Entry::Directory) && !listing::remove_empty(&root, to.rel()) {
+    if matches!(replaced, Entry::Directory) && !subtree::remove_empty(&root, to.rel()) {
         return Ok(false);
     }
     let was_published = was_published || is_published(from, &file);
@@ -480,7 +366,7 @@ fn moved_along(from: &Place, to: &Place) -> Result<()> {
     match tree::read(&from.root, from.rel())? {
         Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing)?,
         // Files that are open in a directory that was renamed keep their places by number.
-        Entry::Directory => listing::move_directory(&journal, from, to)?,
+        Entry::Directory => subtree::move_directory(&journal, from, to)?,
         _ => {}
     }
     // Files that have left the directory may have their part files there.

@@ -15,20 +15,11 @@ const CWD: c_int = libc::AT_FDCWD;
 /// all others.
 #[inline(never)]
 pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
-    const SYS_FCHMODAT2: c_long = 452;
-    const SYS_SETXATTRAT: c_long = 463;
-    const SYS_GETXATTRAT: c_long = 464;
-    const SYS_LISTXATTRAT: c_long = 465;
-    const SYS_REMOVEXATTRAT: c_long = 466;
-    const SYS_FILE_GETATTR: c_long = 468;
-    const SYS_FILE_SETATTR: c_long = 469;
-    const HERE: usize = CWD as isize as usize;
-    let [x, y, z, u, v, w] = a;
+    let [x, y, z, u, v, _] = a;
     let (fd, third) = (x as c_int, z as c_int);
     let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
     let call = || raw(a);
-    // The same call with another first argument, or with another directory and path.
-    let on = |p: *const c_char| raw([p as usize, y, z, u, v, 0]);
+    // The same call with another directory and path.
     let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, u, v, 0]);
     // SAFETY: the contract of the system call is that of the function.
     Some(unsafe {
@@ -46,6 +37,31 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
                 linked(fd, path2, third, path4, follow);
                 link_of(fd, path2, flags, at)
             }
+            _ => return attributes(n, a, raw),
+        }
+    })
+}
+
+/// Calls that change or say attributes, by number.
+unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    const SYS_FCHMODAT2: c_long = 452;
+    const SYS_SETXATTRAT: c_long = 463;
+    const SYS_GETXATTRAT: c_long = 464;
+    const SYS_LISTXATTRAT: c_long = 465;
+    const SYS_REMOVEXATTRAT: c_long = 466;
+    const SYS_FILE_GETATTR: c_long = 468;
+    const SYS_FILE_SETATTR: c_long = 469;
+    const HERE: usize = CWD as isize as usize;
+    let [x, y, z, u, v, w] = a;
+    let (fd, third) = (x as c_int, z as c_int);
+    let (path, path2) = (x as *const c_char, y as *const c_char);
+    let call = || raw(a);
+    // The same call with another first argument, or with another directory and path.
+    let on = |p: *const c_char| raw([p as usize, y, z, u, v, 0]);
+    let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, u, v, 0]);
+    // SAFETY: the contract of the system call is that of the function.
+    Some(unsafe {
+        match n {
             libc::SYS_truncate => {
                 outputs::truncate(path, y as i64).unwrap_or_else(|| file(CWD, path, true, |_, p| on(p)))
             }

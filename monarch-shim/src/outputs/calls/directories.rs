@@ -5,7 +5,7 @@ use crate::outputs::answer::{Answer, GONE, Result};
 use crate::outputs::journal::{self, Journal};
 use crate::outputs::place::Place;
 use crate::outputs::roots::{self, Root};
-use crate::outputs::{attributes, barrier, descriptors, kernel, listing, lookup, peers, tree};
+use crate::outputs::{attributes, barrier, descriptors, entries, kernel, listing, lookup, peers, tree};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::state::flag;
@@ -34,7 +34,7 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
                 return Ok(Answer::Plain);
             }
             let mut on_pfs = place.on_pfs()?;
-            let fd = listing::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+            let fd = entries::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?;
             let Some(merged) = listing::Merged::new(place, fd.0) else { return Ok(Answer::Plain) };
             core::mem::forget(fd);
             Ok(crate::dirs::open_merged(merged).map_or(Answer::Plain, Answer::Done))

@@ -9,7 +9,7 @@ use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::{Place, real_path};
 use crate::outputs::roots::{self, Root};
 use crate::outputs::tree::Entry;
-use crate::outputs::{barrier, kernel, listing, peers};
+use crate::outputs::{barrier, kernel, listing, peers, subtree};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering;
 use monarch_guest::ctx::{self, Ctx};
@@ -166,8 +166,8 @@ fn publish_place(place: &mut Place, subject: Subject) -> Result<()> {
     let is_needed = is_pending
         || match subject {
             Subject::File => false,
-            Subject::Directory => listing::has_pending_names(&place.root, place.parent())?,
-            Subject::Tree | Subject::TreeThroughLinks => listing::has_pending(&place.root, place.rel())?,
+            Subject::Directory => subtree::has_pending_names(&place.root, place.parent())?,
+            Subject::Tree | Subject::TreeThroughLinks => subtree::has_pending(&place.root, place.rel())?,
         };
     if is_needed {
         barrier::wait_for_all(&place.root)?;

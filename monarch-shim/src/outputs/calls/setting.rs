@@ -2,7 +2,7 @@
 
 use super::{at_changed_path, plainly};
 use crate::outputs::place::Place;
-use crate::outputs::{attributes, descriptors, listing, peers};
+use crate::outputs::{attributes, descriptors, peers, subtree};
 use core::ffi::{c_char, c_int};
 use monarch_guest::{ctx, errno};
 
@@ -54,7 +54,7 @@ pub fn set_extended_open(fd: c_int, call: impl Fn(*const c_char) -> c_int, set: 
     let saved = errno::errno();
     let on_part = || {
         let (root, file) = descriptors::staged(&ctx::for_outputs()?, fd)?;
-        let (rel, _) = listing::find_file(&root, b"", file.id)?;
+        let (rel, _) = subtree::find_file(&root, b"", file.id)?;
         Some(attributes::set_on_part(&Place::at(root, rel.get())?, &file, |p| call(p.as_ptr())))
     };
     let is_set = match on_part() {
