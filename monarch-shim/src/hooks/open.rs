@@ -5,7 +5,7 @@ use crate::changes::{Opened, Target, before_write_open, opened_for_writing};
 use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
 use crate::next::test_cancel;
-use crate::outputs;
+use crate::outputs::{self, Before};
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use core::ffi::{CStr, c_char, c_int};
@@ -126,14 +126,23 @@ fn not_found(ctx: &Ctx, dirfd: c_int, path: &[u8], miss: Miss) -> ReadOpen {
 /// As for [`user::path`].
 #[cold]
 #[inline(never)]
-unsafe fn opened_by_next(done: ReadOpen, dirfd: c_int, path: *const c_char, flags: c_int, fd: c_int) -> c_int {
+unsafe fn opened_by_next(
+    done: ReadOpen,
+    before: Before,
+    (dirfd, path): (c_int, *const c_char),
+    flags: c_int,
+    fd: c_int,
+) -> c_int {
     match done {
         ReadOpen::Outside | ReadOpen::OutsideByName | ReadOpen::Next | ReadOpen::ByName if fd < 0 => {
             // SAFETY: by contract.
-            return unsafe { missed(dirfd, path, flags) };
+            return unsafe { missed(before, dirfd, path, flags) };
         }
         // SAFETY: by contract.
-        ReadOpen::Outside | ReadOpen::Next if outputs::has_roots() => return unsafe { opened(fd, flags) },
+        ReadOpen::Outside | ReadOpen::Next if before.has_roots() => {
+            // SAFETY: by contract.
+            return unsafe { opened(before, fd, dirfd, path, flags) };
+        }
         ReadOpen::OutsideByName | ReadOpen::ByName => return reopened_by(path, fd, flags),
         ReadOpen::Large(hint) => crate::large::remember(fd, hint),
         ReadOpen::Done(_) | ReadOpen::Next | ReadOpen::Outside => {}
@@ -350,12 +359,29 @@ unsafe fn open_any(
     // SAFETY: the application's pointer, tested before it is read.
     match unsafe { open_copy_of(dirfd, path, flags) } {
         ReadOpen::Done(fd) => fd as c_int,
+        // SAFETY: passed on.
+        done if outputs::has_roots() => unsafe { open_beside_roots(done, dirfd, path, flags, next) },
         done => match (next(), done) {
-            (fd @ 0.., ReadOpen::Outside) if !outputs::has_roots() => fd,
+            (fd @ 0.., ReadOpen::Outside) => fd,
             // SAFETY: passed on.
-            (fd, done) => unsafe { opened_by_next(done, dirfd, path, flags, fd) },
+            (fd, done) => unsafe { opened_by_next(done, Before::NoRoots, (dirfd, path), flags, fd) },
         },
     }
+}
+
+/// An open for reading, of a job with output roots, that only the next function can serve.
+#[cold]
+#[inline(never)]
+unsafe fn open_beside_roots(
+    done: ReadOpen,
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    let before = Before::now();
+    // SAFETY: passed on.
+    unsafe { opened_by_next(done, before, (dirfd, path), flags, next()) }
 }
 
 /// An open that may change something, or has flags that only the kernel can honour.
@@ -385,39 +411,48 @@ unsafe fn open_other(
 
 /// An open for reading that has failed: a link may lead to what is pending.
 #[cold]
-unsafe fn missed(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+unsafe fn missed(before: Before, dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: passed on.
-    let again = unsafe { outputs::beyond_found(None, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
-    let again = again.and_then(|mut p| {
-        let path = p.c_str()?;
+    let again = unsafe { outputs::beyond_found(before, None, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
+    let again = again.and_then(|mut beyond| {
+        let path = beyond.c_str()?;
         // SAFETY: passed on, with a path of the shim.
         let staged = unsafe { outputs::open(CWD, path.as_ptr(), flags, 0) };
         // (It may be published by now.)
-        staged.or_else(|| match outputs::kernel::open(path, flags, 0) {
-            Ok(fd) => Some(core::mem::ManuallyDrop::new(fd).0),
-            Err(why) => {
-                errno::set_errno(why);
-                None
-            }
-        })
+        Some(staged.unwrap_or_else(|| open_plainly(path, flags)))
     });
     again.unwrap_or(-1)
 }
 
-/// An open for reading that has opened a file outside of the output roots, or so it seems: a link
-/// may have led to one that is not what the overlay has there.
-unsafe fn opened(fd: c_int, flags: c_int) -> c_int {
-    let Some(mut beyond) = outputs::beyond_opened(fd) else { return fd };
-    // SAFETY: passed on, with a path of the shim.
-    match beyond.c_str().and_then(|p| unsafe { outputs::open(CWD, p.as_ptr(), flags, 0) }) {
-        None => fd,
-        Some(other) => {
-            let saved = errno::errno();
-            monarch_guest::sys::close(fd);
-            errno::set_errno(saved);
-            other
+/// An open for reading of a path of the shim, past the hooks.
+#[cold]
+fn open_plainly(path: &CStr, flags: c_int) -> c_int {
+    match outputs::kernel::open(path, flags, 0) {
+        Ok(fd) => core::mem::ManuallyDrop::new(fd).0,
+        Err(why) => {
+            errno::set_errno(why);
+            -1
         }
     }
+}
+
+/// An open for reading that has opened a file outside of the output roots, or so it seems: a link
+/// may have led to one that is not what the overlay has there, or that was replaced meanwhile.
+unsafe fn opened(before: Before, fd: c_int, dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: passed on.
+    let beyond = unsafe { outputs::beyond_opened(before, fd, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
+    let Some(mut beyond) = beyond else { return fd };
+    let Some(path) = beyond.path.c_str() else { return fd };
+    // SAFETY: passed on, with a path of the shim.
+    let other = match unsafe { outputs::open(CWD, path.as_ptr(), flags, 0) } {
+        Some(other) => other,
+        None if beyond.is_replaced => open_plainly(path, flags),
+        None => return fd,
+    };
+    let saved = errno::errno();
+    monarch_guest::sys::close(fd);
+    errno::set_errno(saved);
+    other
 }
 
 /// An open by the number of the call; `None` when it only reads.

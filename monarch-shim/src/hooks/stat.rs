@@ -5,7 +5,7 @@ use super::{enter, enter_change, hook};
 use crate::identity::{
     COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current, path_if_there,
 };
-use crate::outputs;
+use crate::outputs::{self, Before};
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::stat64 as Stat;
@@ -47,8 +47,13 @@ unsafe fn by_path(
     // SAFETY: passed on.
     unsafe {
         stat_indexed(dirfd, path, buf, follow).unwrap_or_else(|| {
+            let before = Before::now();
             let result = next();
-            if outputs::has_roots() { found_plainly(result, dirfd, path, buf, follow) } else { translate(result, buf) }
+            if before.has_roots() {
+                found_plainly(before, result, (dirfd, path), buf, follow)
+            } else {
+                translate(result, buf)
+            }
         })
     }
 }
@@ -59,15 +64,21 @@ unsafe fn by_path(
 /// As for [`user::path`]; a successful call has written to the buffer.
 #[cold]
 #[inline(never)]
-unsafe fn found_plainly(result: c_int, dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> c_int {
+unsafe fn found_plainly(
+    before: Before,
+    result: c_int,
+    (dirfd, path): (c_int, *const c_char),
+    buf: *mut Stat,
+    follow: bool,
+) -> c_int {
     // SAFETY: by contract.
     unsafe {
         // (Before the device may be that of a copy's file.)
         let dev = (result == 0).then(|| (*buf).st_dev);
         let result = translate(result, buf);
-        match outputs::beyond_found(dev, dirfd, path, follow) {
+        match outputs::beyond_found(before, dev, dirfd, path, follow) {
             None => result,
-            Some(p) => stat_beyond(p, buf, follow, result),
+            Some(beyond) => stat_beyond(beyond, buf, follow, result),
         }
     }
 }
@@ -143,12 +154,11 @@ unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_
 /// What the overlay says of the place to which links have led, or else the PFS, which has given
 /// this result: what it did not have then may be published by now.
 #[cold]
-unsafe fn stat_beyond(mut path: Absolute, buf: *mut Stat, follow: bool, result: c_int) -> c_int {
-    let Some(path) = path.c_str() else { return result };
+unsafe fn stat_beyond(mut beyond: Absolute, buf: *mut Stat, follow: bool, result: c_int) -> c_int {
+    let Some(path) = beyond.c_str() else { return result };
     // SAFETY: passed on, with a path of the shim.
     match unsafe { outputs::stat(CWD, path.as_ptr(), buf, follow) } {
         Some(done) => done,
-        None if result == 0 => 0,
         None => {
             let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW } as usize;
             let args = [CWD as isize as usize, path.as_ptr() as usize, buf as usize, flags, 0, 0];
@@ -329,15 +339,15 @@ unsafe fn statx_any(
     };
     // SAFETY: passed on.
     answer().unwrap_or_else(|| unsafe {
+        let before = Before::now();
         let result = next(mask);
         let dev = (result == 0).then(|| libc::makedev((*buf).stx_dev_major, (*buf).stx_dev_minor));
         let result = translate_x(result, mask, buf, &next);
         // A link may lead to what is pending.
-        let mut beyond = outputs::beyond_found(dev, dirfd, path, follow);
-        let Some(path) = beyond.as_mut().and_then(|p| p.c_str()) else { return result };
+        let Some(mut beyond) = outputs::beyond_found(before, dev, dirfd, path, follow) else { return result };
+        let Some(path) = beyond.c_str() else { return result };
         match outputs::statx(CWD, path.as_ptr(), follow, buf, on) {
             Some(done) => done,
-            None if result == 0 => 0,
             // It may be published by now.
             None => on(path.as_ptr()),
         }

@@ -70,23 +70,29 @@ unsafe fn staged_stream(path: *const c_char, mode: *const c_char) -> Option<*mut
 
 /// A stream that was opened, or not: a link may have led to a file that is not what the overlay has
 /// there.
-unsafe fn found_stream(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+unsafe fn found_stream(
+    before: outputs::Before,
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
     let beyond = if stream.is_null() {
         // SAFETY: passed on.
-        unsafe { outputs::beyond_found(None, CWD, path, true) }
-    } else if outputs::has_roots() {
-        // SAFETY: an open stream.
-        outputs::beyond_opened(unsafe { libc::fileno(stream) })
+        unsafe { outputs::beyond_found(before, None, CWD, path, true) }.map(|path| (path, true))
+    } else if before.has_roots() {
+        // SAFETY: an open stream, and the application's path.
+        let opened = unsafe { outputs::beyond_opened(before, libc::fileno(stream), CWD, path, true) };
+        opened.map(|opened| (opened.path, opened.is_replaced))
     } else {
         None
     };
-    let Some(mut beyond) = beyond else { return stream };
+    let Some((mut beyond, is_to_be_opened)) = beyond else { return stream };
     let Some(path) = beyond.c_str() else { return stream };
     // SAFETY: passed on, with a path of the shim.
     let again = match unsafe { staged_stream(path.as_ptr(), mode) } {
         Some(again) => again,
-        // SAFETY: passed on. (What was missing may be published by now.)
-        None if stream.is_null() => unsafe { libc::fopen(path.as_ptr(), mode) },
+        // SAFETY: passed on. (What was missing, or replaced, may be published by now.)
+        None if is_to_be_opened => unsafe { libc::fopen(path.as_ptr(), mode) },
         None => return stream,
     };
     if !stream.is_null() {
@@ -329,11 +335,13 @@ unsafe fn reopen_stream(
 hook! { next;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         if let Some(stream) = staged_stream(path, mode) { return stream; }
-        found_stream(path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
+        let before = outputs::Before::now();
+        found_stream(before, path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
     }
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         if let Some(stream) = staged_stream(path, mode) { return stream; }
-        found_stream(path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
+        let before = outputs::Before::now();
+        found_stream(before, path, mode, open_stream(path, mode, |p| next(p, mode), libc::fileno))
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // What a stream reads from here on is the kernel's affair.

@@ -6,6 +6,7 @@ use super::world::{Drain, Outputs};
 use crate::harness::{Job, assert_same};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// Runs a program in all ways. At least `least` files are staged, and while the drain is held, with
 /// what does not wait for it, at least `held`.
@@ -104,6 +105,47 @@ print("## end", flush=True)
         assert!(differ.is_empty(), "{drain:?}: another tree:\n{}", differ.join("\n"));
         assert!(w.parts() >= 4, "{drain:?}: {} files were staged", w.parts());
     }
+}
+
+/// A plain call through a link finds the version before, which the agent replaces while the call is
+/// under way: nothing is pending any more when it ends.
+#[test]
+fn what_is_published_while_a_call_goes_through_a_link_is_found() {
+    let script = r###"
+import ctypes, os, random, sys, tempfile, time
+libc = ctypes.CDLL(None)
+libc.fopen.restype, libc.fopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]
+libc.fread.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+libc.fclose.argtypes = [ctypes.c_void_p]
+def by_stream(path):
+    stream, to = libc.fopen(path.encode(), b"r"), ctypes.create_string_buffer(4096)
+    n = libc.fread(to, 1, 4096, stream)
+    libc.fclose(stream)
+    return n
+def by_open(path):
+    with open(path) as f:
+        return len(f.read())
+ways = [by_open, by_stream, lambda path: os.stat(path).st_size, lambda path: os.lstat(path).st_size]
+links = tempfile.mkdtemp()
+os.symlink(os.getcwd(), f"{links}/way")
+rng, old = random.Random(7), []
+for n in range(1, 241):
+    temporary = n % 2 and "x.new" or "x"
+    with open(temporary, "w") as f:
+        f.write("x" * n)
+    os.replace(temporary, "x")
+    time.sleep(rng.random() * 0.03)
+    way = n // 2 % len(ways)
+    found = ways[way](f"{links}/way/x")
+    if found != n:
+        old.append((n, way, found))
+print("old versions:", old)
+"###;
+    let (program, latency) = (Job::new("python3").arg("-c").arg(script), Duration::from_millis(1));
+    let w = Outputs::plan(|plan| plan, |pfs| pfs.meta_latency(latency).data_latency(latency));
+    let staged = w.staged(&w.here(program), Drain::Quick);
+    assert_eq!(staged.ended.text(), "old versions: []\n", "{}", staged.ended.errors());
+    assert!(w.parts() >= 60, "{} files were staged", w.parts());
 }
 
 #[test]

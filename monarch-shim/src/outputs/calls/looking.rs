@@ -1,7 +1,7 @@
 //! Calls that look at names, and change nothing.
 
 use super::at_path;
-use crate::descriptor_path::path_of_fd;
+use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
 use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
@@ -46,13 +46,58 @@ unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: boo
     found
 }
 
-/// [`beyond`] after a plain call, which has found something on a device, or has failed.
+/// The output roots before a plain call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// The job has none.
+    NoRoots,
+    /// Nothing was pending.
+    Quiet,
+    /// Something was pending.
+    Pending,
+}
+
+impl Before {
+    /// Looks at the output roots.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        ctx::for_outputs().map_or(Self::NoRoots, |ctx| Self::of(&ctx))
+    }
+
+    #[inline(never)]
+    fn of(ctx: &Ctx) -> Self {
+        if roots::any_pending(ctx) { Self::Pending } else { Self::Quiet }
+    }
+
+    /// Whether the job has output roots.
+    #[inline]
+    #[must_use]
+    pub const fn has_roots(self) -> bool {
+        !matches!(self, Self::NoRoots)
+    }
+
+    /// The context, if something is pending, or was before the call: what is published meanwhile
+    /// the plain call has missed.
+    fn after(self) -> Option<Ctx> {
+        ctx::for_outputs().filter(|ctx| self == Self::Pending || roots::any_pending(ctx))
+    }
+}
+
+/// [`beyond`] after a plain call, which has found something on a device, or has failed. What is not
+/// pending there is to be asked for again.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline]
-pub unsafe fn beyond_found(dev: Option<u64>, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
-    let ctx = pending()?;
+pub unsafe fn beyond_found(
+    before: Before,
+    dev: Option<u64>,
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+) -> Option<Absolute> {
+    let ctx = before.after()?;
     let may_lead = match dev {
         Some(dev) => roots::on_device(&ctx, dev),
         None => matches!(errno::errno(), libc::ENOENT | libc::ENOTDIR),
@@ -61,27 +106,48 @@ pub unsafe fn beyond_found(dev: Option<u64>, dirfd: c_int, path: *const c_char, 
     if may_lead { unsafe { beyond_links(&ctx, dirfd, path, follow) } } else { None }
 }
 
-/// Where the descriptor leads that a plain open of a path outside of the output roots has given, if
-/// something is pending below one: a link may have led there.
+/// Where links have led to a file below an output root that a plain call has opened.
+pub struct Opened {
+    /// The absolute path there.
+    pub path: Absolute,
+    /// Whether the file has another name by now: what is not pending is to be opened again.
+    pub is_replaced: bool,
+}
+
+/// Where links have led that a plain open of a path outside of the output roots has followed, if
+/// something is pending below one, or was.
+///
+/// # Safety
+/// As for [`user::path`].
 #[inline]
 #[must_use]
-pub fn beyond_opened(fd: c_int) -> Option<Absolute> {
-    opened_below(&pending()?, fd)
+pub unsafe fn beyond_opened(
+    before: Before,
+    fd: c_int,
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+) -> Option<Opened> {
+    // SAFETY: by contract.
+    unsafe { opened_below(&before.after()?, fd, dirfd, path, follow) }
 }
 
 #[cold]
 #[inline(never)]
-fn opened_below(ctx: &Ctx, fd: c_int) -> Option<Absolute> {
+unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Opened> {
     let saved = errno::errno();
     let lead = || {
         if !roots::on_device(ctx, sys::fstat_local(fd)?.st_dev) {
             return None;
         }
-        let mut path = PathBuffer::front();
-        // SAFETY: as many bytes are written as it says.
-        unsafe { path.fill(|out| path_of_fd(fd, out)) }?;
-        roots::at(ctx, path.get())?;
-        Some(Absolute(path))
+        let mut now = PathBuffer::front();
+        // SAFETY: as many bytes are written as it says. (Of a file that was replaced the kernel
+        // gives the name with a note, or another one.)
+        unsafe { now.fill(|out| path_even_if_removed(fd, out)) }?;
+        roots::at(ctx, now.get())?;
+        // SAFETY: by contract.
+        let path = unsafe { beyond_links(ctx, dirfd, path, follow) }?;
+        Some(Opened { is_replaced: path.get() != now.get(), path })
     };
     let found = lead();
     errno::set_errno(saved);
