@@ -5,6 +5,7 @@
     tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--processes N] [--latency TIME]    a second a round
     tests/outputs.py frameworks [NAME...]         needs environments of tests/venvs.sh; 20 minutes
     tests/outputs.py suites [NAME...]             CPython's own tests; 20 minutes
+    tests/outputs.py tools [NAME...]              fio, stress-ng, dbench, fs_mark, bonnie++; 10 minutes
 
 `kills`: a job that changes names at random is killed at a random moment, with its agent and `run`
 (`all`), alone (`job`), with its agent (`both`), or the agent alone, again and again (`agent`); then
@@ -15,7 +16,7 @@ the same answers, the same files at the end.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.
 `suites`: the tests of an interpreter with their scratch below an output root, direct and staged: the
-same failures. All need FUSE and a release build (MONARCH_E2E_BIN names another directory).
+same failures. `tools`: programs that write and verify, likewise: they say and leave the same. All need FUSE and a release build (MONARCH_E2E_BIN names another directory).
 MONARCH_TRIAL_KEEP=1 keeps the directories. Ends with 1 when something differs.
 """
 import argparse, os, sys
@@ -29,8 +30,8 @@ def main():
     if sys.argv[1:2] in ([], ["-h"], ["--help"]):
         print(__doc__.strip())
         return 0
-    import kills, frameworks, random_trial, suites
-    what = {"kills": kills.main, "frameworks": frameworks.main, "random": random_trial.main, "suites": suites.main}
+    import kills, frameworks, random_trial, suites, tools
+    what = {"kills": kills.main, "frameworks": frameworks.main, "random": random_trial.main, "suites": suites.main, "tools": tools.main}
     if sys.argv[1] not in what:
         sys.exit(f"outputs: there is no {sys.argv[1]} ({' '.join(what)})")
     return what[sys.argv[1]](sys.argv[2:])

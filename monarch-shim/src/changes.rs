@@ -28,6 +28,6 @@ pub use files::{
     OpenFile, Opened, before_write_open, descriptor_changes, file_changes, hide_below, hide_below_open,
     opened_for_writing,
 };
-pub use names::name_changes;
+pub use names::{name_changes, real_name_changes};
 pub use root_path::{covered, root_path_changed, root_path_covered};
 pub use target::Target;

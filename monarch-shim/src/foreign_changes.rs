@@ -155,7 +155,7 @@ fn tell_file(kind: u8, fd: c_int) {
     let mut head = Head { kind, is_dir, file: [st.st_dev, st.st_ino], links: st.st_nlink as u64, parent: [0; 2] };
     let path = real_path(fd);
     if let Some((parent, name)) = path.as_ref().and_then(|path| split_last(path.get())) {
-        head.parent = sys::stat_bytes(parent, 0).map_or([0; 2], |st| [st.st_dev, st.st_ino]);
+        head.parent = sys::identity_of(parent).map_or([0; 2], |(dev, ino)| [dev, ino]);
         say(&head, name);
     } else {
         say(&head, b"");

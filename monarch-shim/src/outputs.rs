@@ -24,6 +24,7 @@
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing), [`entries`], [`name_hashes`] | merged listings; reading directories |
 //! | [`subtree`] | what the overlay has below a directory |
+//! | [`data_roots`] | output roots at, below or above data roots |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
 //! | [`beside`] | calls that make names beside the removal of their directory |
@@ -40,6 +41,7 @@ pub mod began;
 pub mod beside;
 mod calls;
 pub mod create;
+mod data_roots;
 pub mod descriptors;
 pub mod dir_times;
 pub mod entries;

@@ -47,8 +47,8 @@ pub(super) fn may_tell(ctx: &Ctx) -> bool {
 pub(super) fn parent(ctx: &Ctx, fd: c_int) -> Option<Parent<'static>> {
     let path = real_path(fd)?;
     let (parent, name) = split_last(path.get())?;
-    let st = sys::stat_bytes(parent, 0)?;
-    let dir = directory(ctx, st.st_dev, st.st_ino)?;
+    let (dev, ino) = sys::identity_of(parent)?;
+    let dir = directory(ctx, dev, ino)?;
     Some(Parent { dir, entry: child(&dir, name) })
 }
 

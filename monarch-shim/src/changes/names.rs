@@ -22,6 +22,19 @@ pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     }
 }
 
+/// [`name_changes`] for an absolute path without links, whose directory the kernel has just found,
+/// on this device if that is known. Unlike that, it asks the PFS nothing where no root is concerned.
+pub fn real_name_changes(ctx: &Ctx, dev: Option<u64>, path: &[u8], moves: bool) {
+    let now = &ctx.for_changes();
+    if dev.is_some_and(|dev| !now.is_root_device(dev)) {
+        return;
+    }
+    ctx::sync(now.map);
+    if parent_at(now, path).is_some() || by_inode::may_tell(now) {
+        name_changes(ctx, libc::AT_FDCWD, path, moves);
+    }
+}
+
 /// [`name_changes`] by the index; whether the index certainly knows the name.
 #[inline(never)]
 fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool {
@@ -88,15 +101,15 @@ fn place_of(ctx: &Ctx, dirfd: c_int, parent: &[u8], name: &[u8]) -> Option<Place
     text.append(if parent.is_empty() { b"." } else { parent })?;
     let parent = text.c_str()?;
     // Most names lie elsewhere: one call decides.
-    let st = sys::stat_at(dirfd, parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
+    let (dev, ino) = sys::identity_at(dirfd, parent).filter(|(dev, _)| ctx.is_root_device(*dev))?;
     // SAFETY: a C string.
     let fd = unsafe { sys::open_at(dirfd, parent.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
-    let mut real = real_path_in_root(ctx, fd.0, st.st_dev);
+    let mut real = real_path_in_root(ctx, fd.0, dev);
     if let Some(path) = &mut real {
         if path.get() != b"/" {
             path.append(b"/")?;
         }
         path.append(name)?;
     }
-    Some(Place { dev: st.st_dev, ino: st.st_ino, real })
+    Some(Place { dev, ino, real })
 }

@@ -67,10 +67,10 @@ fn leave_spellings(ctx: &Ctx, name: &[u8]) {
 fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
     let (parent, name) = split_last(abs)?;
     // Most names lie elsewhere: one call decides.
-    sys::stat_bytes(parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
+    sys::identity_of(parent).filter(|(dev, _)| ctx.is_root_device(*dev))?;
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
-    let st = sys::fstat(fd.0).filter(|st| ctx.is_root_device(st.st_dev))?;
-    let mut real = real_path_in_root(ctx, fd.0, st.st_dev)?;
+    let (dev, _) = sys::identity_at(fd.0, c".").filter(|(dev, _)| ctx.is_root_device(*dev))?;
+    let mut real = real_path_in_root(ctx, fd.0, dev)?;
     if real.get() != b"/" {
         real.append(b"/")?;
     }

@@ -97,13 +97,7 @@ pub(super) unsafe fn leaves(dirfd: c_int, path: *const c_char, is_left: impl FnO
 /// A name is removed. If it is the last name of a file, processes that have the file open see that.
 pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
-    unsafe {
-        if let Some(done) = outputs::unlink(dirfd, path, flags) {
-            name(dirfd, path);
-            return done;
-        }
-        removed_plainly(dirfd, path, call)
-    }
+    unsafe { outputs::unlink(dirfd, path, flags).unwrap_or_else(|| removed_plainly(dirfd, path, call)) }
 }
 
 unsafe fn removed_plainly(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
@@ -122,9 +116,11 @@ unsafe fn removed_plainly(dirfd: c_int, path: *const c_char, call: impl FnOnce()
 pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        let done = outputs::unlink(CWD, path, libc::AT_REMOVEDIR);
+        if let Some(done) = outputs::unlink(CWD, path, libc::AT_REMOVEDIR) {
+            return done;
+        }
         name(CWD, path);
-        done.unwrap_or_else(|| gone(call(), CWD, path))
+        gone(call(), CWD, path)
     }
 }
 
@@ -160,9 +156,11 @@ pub(super) unsafe fn symlinked(
     // SAFETY: passed on.
     unsafe {
         let mut under_way = None;
-        let done = outputs::symlink(target, dirfd, path, &mut under_way);
+        if let Some(done) = outputs::symlink(target, dirfd, path, &mut under_way) {
+            return done;
+        }
         name(dirfd, path);
-        let result = done.unwrap_or_else(call);
+        let result = call();
         drop(under_way);
         result
     }
@@ -176,18 +174,7 @@ pub(super) unsafe fn renamed(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    unsafe {
-        let mut is_plain = false;
-        let result = outputs::rename(from, to, flags, || {
-            is_plain = true;
-            renamed_plainly(from, to, flags & libc::RENAME_EXCHANGE == 0, call)
-        });
-        if !is_plain {
-            moved(from.0, from.1);
-            moved(to.0, to.1);
-        }
-        result
-    }
+    unsafe { outputs::rename(from, to, flags, || renamed_plainly(from, to, flags & libc::RENAME_EXCHANGE == 0, call)) }
 }
 
 /// A name moves, and another file may lose the one that it gets.
@@ -258,7 +245,7 @@ hook! { next;
     fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, flags, || next(fd, path, flags)) }
     fn remove(path: *const c_char) -> c_int {
         match outputs::remove(path) {
-            Some(done) => { name(CWD, path); done }
+            Some(done) => done,
             None => removed_plainly(CWD, path, || next(path)),
         }
     }

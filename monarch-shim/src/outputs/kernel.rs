@@ -125,15 +125,21 @@ pub fn lstat(path: &CStr) -> Result<libc::stat64, Errno> {
 
 /// faccessat2(2), or what older kernels have of it.
 pub fn access(path: &CStr, mode: c_int, flags: c_int) -> Result<(), Errno> {
+    access_at(libc::AT_FDCWD, path, mode, flags)
+}
+
+/// The same, relative to an open directory.
+pub fn access_at(dirfd: c_int, path: &CStr, mode: c_int, flags: c_int) -> Result<(), Errno> {
     const SYS_FACCESSAT2: i64 = 439;
+    let dir = dirfd as isize as usize;
     // SAFETY: a C string.
     let done =
-        unsafe { call(SYS_FACCESSAT2, [HERE, path.as_ptr() as usize, mode as usize, flags as isize as usize, 0, 0]) };
+        unsafe { call(SYS_FACCESSAT2, [dir, path.as_ptr() as usize, mode as usize, flags as isize as usize, 0, 0]) };
     if done != -(libc::ENOSYS as isize) {
         return result(done).map(drop);
     }
     // SAFETY: as above.
-    result(unsafe { call(libc::SYS_faccessat, [HERE, path.as_ptr() as usize, mode as usize, 0, 0, 0]) }).map(drop)
+    result(unsafe { call(libc::SYS_faccessat, [dir, path.as_ptr() as usize, mode as usize, 0, 0, 0]) }).map(drop)
 }
 
 /// Whether a change of this path by a raw system call of this process would be answered by the
@@ -206,7 +212,7 @@ pub fn device_of_parent(dirfd: c_int, path: &[u8]) -> Option<u64> {
         Some(slash) => parent.append(path.get(..=slash)?)?,
         None => parent.append(b".")?,
     }
-    Some(stat_at(dirfd, parent.c_str()?, 0).ok()?.st_dev)
+    monarch_guest::sys::identity_at(dirfd, parent.c_str()?).map(|(dev, _)| dev)
 }
 
 /// Whether the kernel knows a writer of a file, by a descriptor that only reads it: then it grants

@@ -4,12 +4,13 @@ use super::answer::{Answer, GONE, Result};
 use super::barrier;
 use super::beside::{self, UnderWay};
 use super::create::is_through;
+use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::lookup::{Found, lookup};
 use super::open::is_written;
 use super::place::Place;
-use super::remembered::{forget_changed, is_dir, is_left_over, on_pfs, unhide};
+use super::remembered::{forget_changed, is_left_over, on_pfs, unhide};
 use super::roots::Root;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
@@ -44,8 +45,8 @@ pub(super) fn may_change_directory(place: &Place) -> Result<()> {
 
 /// Whether the PFS has a file at a place by which a staged file was published or is being
 /// published.
-pub(super) fn is_published(place: &Place, file: &Staged) -> bool {
-    place.root.state().is_publishing(file.id) || on_pfs(place).is_ok()
+pub(super) fn is_published(dir: &HeldParent, place: &Place, file: &Staged) -> bool {
+    place.root.state().is_publishing(file.id) || dir.lstat(place).is_ok()
 }
 
 /// Whether a call that has found no descriptor for the lock of the journal is a plain one: what it
@@ -66,6 +67,8 @@ pub(super) const MAX_TRIES: usize = 100;
 
 /// What is known about a name before the lock is taken: no call of the PFS is made under it.
 struct Removal {
+    /// The directory of the name.
+    dir: HeldParent,
     /// Whether the PFS has, or is about to have, a file of that name.
     published: bool,
     /// Whether the removal has to wait for its turn.
@@ -77,21 +80,24 @@ struct Removal {
 impl Removal {
     /// Asks the PFS. An error is that of the call.
     fn of(place: &Place, entry: &Entry) -> Result<Self> {
-        Ok(match entry {
-            Entry::File(file) => {
-                may_change_directory(place)?;
-                Self { published: is_published(place, file), waits: true, found: found::UNKNOWN }
-            }
-            Entry::Symlink(_) => {
-                may_change_directory(place)?;
-                // The agent may be making the link just now.
-                Self { published: true, waits: true, found: found::UNKNOWN }
-            }
+        let is_pending = entry.is_pending();
+        if !is_pending && (!place.root.map.may_be_overtaken() || is_through(&place.root, place.name())) {
+            return Ok(Self { dir: HeldParent::by_path(), published: true, waits: false, found: found::UNKNOWN });
+        }
+        let dir = HeldParent::to_look(place)?;
+        if is_pending {
+            dir.may_change(place)?;
+        }
+        let (published, waits, found) = match entry {
+            Entry::File(file) => (is_published(&dir, place, file), true, found::UNKNOWN),
+            // The agent may be making the link just now.
+            Entry::Symlink(_) => (true, true, found::UNKNOWN),
             _ => {
-                let found = waits(place)?;
-                Self { published: true, waits: found.is_some(), found: found.unwrap_or(found::UNKNOWN) }
+                let found = waits(&dir, place)?;
+                (true, found.is_some(), found.unwrap_or(found::UNKNOWN))
             }
-        })
+        };
+        Ok(Self { dir, published, waits, found })
     }
 }
 
@@ -111,18 +117,24 @@ pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
         return Ok(Answer::Plain);
     }
     for _ in 0..MAX_TRIES {
-        let entry = entry_at(place)?;
-        match entry {
-            Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
-            Entry::Directory => return Ok(Answer::Plain),
-            _ => {}
-        }
+        // (What others have done to the file of a clean copy, the look at the name below says.)
+        let entry = match lookup(place, false)? {
+            Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+            Found::Entry(Entry::Directory) => return Ok(Answer::Plain),
+            Found::Entry(entry) => entry,
+            Found::Elsewhere(_) => Entry::Nothing,
+        };
         let known = Removal::of(place, &entry)?;
         if !known.waits && matches!(entry, Entry::Nothing) {
             return Ok(Answer::Plain);
         }
         match remove(place, &entry, &known) {
-            Ok(Some(answer)) => return Ok(answer),
+            Ok(Some(answer)) => {
+                if matches!(answer, Answer::Done(())) {
+                    data_roots::changed(place, &entry, false);
+                }
+                return Ok(answer);
+            }
             Ok(None) => {}
             Err(e) if goes_plainly(place, e) => return Ok(Answer::Plain),
             Err(e) => return Err(e),
@@ -147,7 +159,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
         _ => (0, None),
     };
     // The agent says under the lock what it is about to publish, and until it is there.
-    let published = known.published || matches!(entry, Entry::File(file) if is_published(place, file));
+    let published = known.published || matches!(entry, Entry::File(file) if is_published(&known.dir, place, file));
     // If something else came after it, the agent publishes it before it removes it.
     let may_appear = published || !root.state().is_last_closed(id);
     let whiteout = if known.waits && may_appear { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
@@ -169,19 +181,21 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
 /// removed at once: programs use them as locks. Before one of several names of a file is removed,
 /// all that is pending is published: the other names tell how many there are. What the PFS has
 /// there, if it does.
-fn waits(place: &Place) -> Result<Option<u64>> {
-    if !place.root.map.may_be_overtaken() || is_through(&place.root, place.name()) {
-        return Ok(None);
-    }
-    let mut path = place.on_pfs()?;
-    let Ok(st) = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) else { return Ok(None) };
-    let Ok(own) = on_pfs(place) else { return Ok(None) };
-    let is_link = own.st_mode & libc::S_IFMT == libc::S_IFLNK;
-    if is_dir(&own) || !is_link && st.st_mode & libc::S_IFMT != libc::S_IFREG {
+fn waits(dir: &HeldParent, place: &Place) -> Result<Option<u64>> {
+    let Ok(own) = dir.lstat(place) else { return Ok(None) };
+    let waits = match own.st_mode & libc::S_IFMT {
+        libc::S_IFREG => true,
+        libc::S_IFLNK => {
+            let mut path = place.on_pfs()?;
+            kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0).is_ok()
+        }
+        _ => false,
+    };
+    if !waits {
         return Ok(None);
     }
     // The kernel says why not.
-    if may_change_directory(place).is_err() {
+    if dir.may_change(place).is_err() {
         return Ok(None);
     }
     if own.st_nlink > 1 {
@@ -277,6 +291,7 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
     };
     journal.append(Op::Rmdir, About::default(), place.rel(), b"")?;
     tree::remove_dir(place, link)?;
+    data_roots::changed(place, &Entry::Directory, false);
     Ok(Answer::Done(()))
 }
 
@@ -380,6 +395,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     let about = About { found: found::NOTHING, ..About::default() };
     journal.append(Op::Symlink, about, place.rel(), target.to_bytes())?;
     link.put(&entry)?;
+    data_roots::changed(place, &entry, false);
     Ok(Answer::Done(()))
 }
 

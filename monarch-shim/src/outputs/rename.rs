@@ -3,6 +3,7 @@
 use super::answer::{Answer, Result};
 use super::beside;
 use super::create::is_through;
+use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::names::{entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
@@ -80,7 +81,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         Entry::File(_) if !exchanges => {
             let noreplace = flags & libc::RENAME_NOREPLACE != 0;
             match rename_pending(&mut from, &mut to, noreplace) {
-                Ok(true) => return Ok((Answer::Done(()), After::Nothing)),
+                Ok(true) => return Ok(is_renamed(&from, &to, &source)),
                 Ok(false) => {}
                 Err(e) if goes_plainly(&mut from, e) => {}
                 Err(e) => return Err(e),
@@ -91,7 +92,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         {
             let noreplace = flags & libc::RENAME_NOREPLACE != 0;
             match rename_link(&from, &mut to, &source, noreplace) {
-                Ok(true) => return Ok((Answer::Done(()), After::Nothing)),
+                Ok(true) => return Ok(is_renamed(&from, &to, &source)),
                 Ok(false) => {}
                 Err(e) if goes_plainly(&mut from, e) => {}
                 Err(e) => return Err(e),
@@ -121,6 +122,13 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let mut target = Target::new(to, flags, Some(&from))?;
     target.under_way = beside::making(&target.place);
     Ok((Answer::Plain, After::Move(from, target)))
+}
+
+/// The end of a rename that is in the overlay.
+fn is_renamed(from: &Place, to: &Place, entry: &Entry) -> (Answer<()>, After) {
+    data_roots::changed(from, entry, true);
+    data_roots::changed(to, entry, true);
+    (Answer::Done(()), After::Nothing)
 }
 
 /// The error of a rename of what the PFS has, which waits for nothing where it is sure to fail: if
@@ -268,10 +276,12 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
 fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
     let root = from.root;
     let (dir, there) = look_at_target(to)?;
-    if from.parent() != to.parent() {
-        may_change_directory(from)?;
+    let other = if from.parent() == to.parent() { None } else { Some(HeldParent::to_look(from)?) };
+    if let Some(dir) = &other {
+        dir.may_change(from)?;
     }
-    let was_published = on_pfs(from).is_ok();
+    let from_dir = other.as_ref().unwrap_or(&dir);
+    let was_published = from_dir.lstat(from).is_ok();
     let journal = Journal::lock(&root)?;
     let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
     if !dir.is_at(to)? {
@@ -292,7 +302,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     // (Looked at again: the agent may just have removed the directory that was there.)
     if there.is_some_and(|st| is_dir(&st))
         && !matches!(replaced, Entry::Removed)
-        && on_pfs(to).is_ok_and(|st| is_dir(&st))
+        && dir.lstat(to).is_ok_and(|st| is_dir(&st))
     {
         return Err(if lies_below(from.rel(), to.rel()) { libc::ENOTEMPTY } else { libc::EISDIR });
     }
@@ -302,7 +312,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if matches!(replaced, Entry::Directory) && !subtree::remove_empty(&root, to.rel()) {
         return Ok(false);
     }
-    let was_published = was_published || is_published(from, &file);
+    let was_published = was_published || is_published(from_dir, from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };
     tree::make_parents(&root, to.rel())?;
     // If something else came after it, the agent gives it this name before the next one.

@@ -4,6 +4,7 @@
 use super::barrier;
 use super::kernel::{self, Errno};
 use super::place::{Place, append_plain};
+use super::remembered::on_pfs;
 use super::roots::{self, Root};
 use super::tree::{self, Entry};
 use crate::descriptor_path::path_even_if_removed;
@@ -78,6 +79,39 @@ impl HeldParent {
         let mut path = place.parent_on_pfs()?;
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
         kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0).map(|fd| Self(Some(fd)))
+    }
+
+    /// One that is not held: looks go by paths.
+    pub const fn by_path() -> Self {
+        Self(None)
+    }
+
+    /// [`HeldParent::of`] for a few looks: without a descriptor they go by paths.
+    pub fn to_look(place: &Place) -> Result<Self, Errno> {
+        match Self::of(place) {
+            Err(libc::EMFILE | libc::ENFILE) => Ok(Self::by_path()),
+            held => held,
+        }
+    }
+
+    /// What the PFS has at a name in the directory, which is that of the place.
+    pub fn lstat(&self, place: &Place) -> Result<libc::stat64, Errno> {
+        let Some(fd) = &self.0 else { return on_pfs(place) };
+        let mut name = PathBuffer::front();
+        name.append(place.name()).ok_or(libc::ENAMETOOLONG)?;
+        kernel::stat_at(fd.0, name.c_str().ok_or(libc::ENAMETOOLONG)?, libc::AT_SYMLINK_NOFOLLOW)
+    }
+
+    /// Whether names in the directory, which is that of the place, may be changed.
+    pub fn may_change(&self, place: &Place) -> Result<(), Errno> {
+        const MODE: c_int = libc::W_OK | libc::X_OK;
+        match &self.0 {
+            Some(fd) => kernel::access_at(fd.0, c".", MODE, libc::AT_EACCESS),
+            None => {
+                let mut path = place.parent_on_pfs()?;
+                kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, MODE, libc::AT_EACCESS)
+            }
+        }
     }
 
     /// Whether it still is the directory of the place: it may have been renamed. An error is that

@@ -6,7 +6,7 @@ use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::Place;
 use crate::outputs::tree::Entry;
-use crate::outputs::{attributes, descriptors, kernel, open as opens, peers, remembered};
+use crate::outputs::{attributes, data_roots, descriptors, kernel, open as opens, peers, remembered, tree};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -74,23 +74,15 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
                 }
                 Answer::Plain => Answer::Plain,
                 Answer::Done(fd) => {
-                    changed(place, dirfd, path, flags);
+                    if flags & libc::O_ACCMODE != libc::O_RDONLY {
+                        let entry = tree::read(&place.root, place.rel()).unwrap_or(Entry::Nothing);
+                        data_roots::changed(place, &entry, false);
+                    }
                     Answer::Done(given(fd))
                 }
             })
         };
         of_call(|| found(bytes).map(|mut place| work(&mut place)), -1)
-    }
-}
-
-/// What is staged below a data root is a change there.
-unsafe fn changed(place: &Place, dirfd: c_int, path: *const c_char, flags: c_int) {
-    if flags & libc::O_ACCMODE == libc::O_RDONLY || place.root.ctx.map.roots().is_empty() {
-        return;
-    }
-    // SAFETY: by contract of the caller.
-    if let Some(bytes) = unsafe { user::path(path) } {
-        crate::changes::name_changes(&place.root.ctx, dirfd, bytes, false);
     }
 }
 

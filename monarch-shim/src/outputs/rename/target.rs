@@ -4,7 +4,7 @@ use crate::outputs::answer::Result;
 use crate::outputs::barrier;
 use crate::outputs::beside::UnderWay;
 use crate::outputs::journal::{About, Journal};
-use crate::outputs::names::{MAX_TRIES, may_change_directory};
+use crate::outputs::names::MAX_TRIES;
 use crate::outputs::open::hold;
 use crate::outputs::place::Place;
 use crate::outputs::remembered::{is_dir, on_pfs};
@@ -124,11 +124,11 @@ pub fn look_at_target(to: &mut Place) -> Result<(HeldParent, Option<libc::stat64
         }
     }
     let dir = HeldParent::of(to)?;
-    let there = match on_pfs(to) {
+    let there = match dir.lstat(to) {
         Ok(st) => Some(st),
         Err(libc::ENOENT) => None,
         Err(e) => return Err(e),
     };
-    may_change_directory(to)?;
+    dir.may_change(to)?;
     Ok((dir, there))
 }
