@@ -11,7 +11,8 @@
 //! | [`calls`](mod@calls) | what hooks call: from the application's arguments to its result |
 //! | [`roots`] | output roots as this process sees them |
 //! | [`place`](mod@place) | from (dirfd, path) to a name below an output root |
-//! | [`tree`](mod@tree) | the overlay |
+//! | [`entry`](mod@entry), [`tree`](mod@tree) | what the overlay says of a name; changing it |
+//! | [`walk`](mod@walk) | where a path leads with what is pending |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
@@ -45,6 +46,7 @@ mod data_roots;
 pub mod descriptors;
 pub mod dir_times;
 pub mod entries;
+mod entry;
 pub mod extended;
 pub mod journal;
 pub mod kernel;
@@ -63,6 +65,7 @@ pub mod roots;
 pub mod stat;
 pub mod subtree;
 pub mod tree;
+mod walk;
 pub mod whereabouts;
 
 pub use beside::UnderWay;

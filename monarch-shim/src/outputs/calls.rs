@@ -25,6 +25,7 @@ pub use programs::{own_environment, publish_library, publish_program, publish_se
 pub use setting::{set_attributes, set_extended, set_extended_open};
 
 use super::answer::{Answer, Result, of_call};
+use super::barrier;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
 use super::{descriptors, roots, subtree};
@@ -134,6 +135,9 @@ fn settle_links(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<()> {
     if roots::any_pending(ctx)
         && let Some(place) = place_beyond(ctx, dirfd, path, false)
     {
+        if place.by_overlay {
+            return roots::all(ctx).try_for_each(|root| barrier::wait_for_all(&root).map(drop));
+        }
         settle_links_above(&place)?;
     }
     Ok(())

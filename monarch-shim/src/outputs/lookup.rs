@@ -2,6 +2,7 @@
 
 use super::kernel::{self, Errno};
 use super::place::{Place, split};
+use super::roots;
 use super::tree::{self, Entry};
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
@@ -22,9 +23,10 @@ pub enum Found {
 /// path ends with a slash.
 pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
     let follow = follow || place.is_dir_path;
-    let (mut is_canonical, mut by_overlay) = (false, false);
+    let (mut is_canonical, mut by_overlay) = (false, place.by_overlay);
     for _ in 0..MAX_LINKS {
         place.is_missing = false;
+        by_overlay |= place.by_overlay;
         let state = place.root.state();
         if state.entries.load(Ordering::Acquire) == 0 || place.rel().is_empty() {
             return nothing(place, by_overlay);
@@ -42,7 +44,18 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                     continue;
                 } else if !is_canonical {
                     is_canonical = true;
-                    match place.follow_parent() {
+                    let dir = place.parent_on_pfs()?;
+                    let followed = place.follow_parent();
+                    if !matches!(followed, Ok(false))
+                        && let Some(path) = place.follow_pending(&dir)?
+                    {
+                        by_overlay = true;
+                        if roots::at(&place.root.ctx, path.get()).is_none() {
+                            return Ok(Found::Elsewhere(path));
+                        }
+                        continue;
+                    }
+                    match followed {
                         Ok(true) => continue,
                         Ok(false) => {}
                         Err(libc::ENOENT) if tree::has_file_above(&place.root, place.rel())? => {

@@ -2,6 +2,7 @@
 
 use super::kernel::{self, Errno};
 use super::roots::{self, Root};
+use super::walk::walk;
 use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
 use core::ops::Range;
@@ -23,6 +24,9 @@ pub struct Place {
     pub is_dir_path: bool,
     /// Whether the PFS has just said that it has no such name.
     pub is_missing: bool,
+    /// Whether a link that is not published, or a name that is removed, was on the way: a plain call
+    /// by the application's path would go elsewhere.
+    pub by_overlay: bool,
     /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
     /// reach the staged file.
     pub is_by_number: bool,
@@ -119,6 +123,9 @@ impl Place {
             full.append(b"/")?;
         }
         full.append(path)?;
+        if roots::any_pending(ctx) {
+            return Self::walked(ctx, full.get(), follow);
+        }
         for _ in 0..MAX_OUTER_LINKS {
             if let Some(place) = Self::without_links(ctx, full.get()) {
                 return Some(place);
@@ -152,9 +159,23 @@ impl Place {
         None
     }
 
-    /// A path with `..`: only the kernel knows where that leads.
+    /// The place below an output root to which an absolute path leads with what is pending.
+    #[cold]
+    fn walked(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Self> {
+        let walked = walk(ctx, path, follow)?;
+        let (root, rest) = roots::at(ctx, walked.path.get())?;
+        let mut place = Self::at(root, rest)?;
+        place.is_dir_path = ends_like_dir(path);
+        place.by_overlay = walked.by_overlay;
+        Some(place)
+    }
+
+    /// A path with `..`: only the kernel knows where that leads, and what is pending.
     #[cold]
     fn by_parent(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        if roots::any_pending(ctx) {
+            return Self::walked(ctx, path, false);
+        }
         let end = path.iter().rposition(|&c| c != b'/')? + 1;
         let path = path.get(..end)?;
         let slash = path.iter().rposition(|&c| c == b'/')?;
@@ -176,7 +197,14 @@ impl Place {
     pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
         let mut rel = PathBuffer::front();
         append_plain(&mut rel, rest)?;
-        Some(Self { root, rel, is_dir_path: ends_like_dir(rest), is_missing: false, is_by_number: false })
+        Some(Self {
+            root,
+            rel,
+            is_dir_path: ends_like_dir(rest),
+            is_missing: false,
+            by_overlay: false,
+            is_by_number: false,
+        })
     }
 
     /// Its path relative to the root.
@@ -222,6 +250,31 @@ impl Place {
         };
         self.rel = all().ok_or(libc::ENAMETOOLONG)?;
         Ok(())
+    }
+
+    /// Whether the kernel finds the directory, and follows no links on the way there.
+    pub fn has_real_parent(&self) -> bool {
+        let Ok(mut dir) = self.parent_on_pfs() else { return false };
+        let real = dir.c_str().and_then(|dir| canonical(dir).ok());
+        real.is_some_and(|real| real.get() == dir.get())
+    }
+
+    /// After the kernel has followed links on the way from a directory, or has not found it: the
+    /// place becomes the one to which the way leads with what is pending. `None` if that changes
+    /// nothing; the path, if it leads out of the output roots.
+    #[cold]
+    pub fn follow_pending(&mut self, dir: &Absolute) -> Result<Option<Absolute>, Errno> {
+        let Some(mut walked) = walk(&self.root.ctx, dir.get(), true).filter(|walked| walked.by_overlay) else {
+            return Ok(None);
+        };
+        walked.path.append(self.name()).ok_or(libc::ENAMETOOLONG)?;
+        let path = walked.path;
+        if let Some((root, rest)) = roots::at(&self.root.ctx, path.get()) {
+            let mut rel = PathBuffer::front();
+            append_plain(&mut rel, rest).ok_or(libc::ENAMETOOLONG)?;
+            (self.root, self.rel) = (root, rel);
+        }
+        Ok(Some(path))
     }
 
     /// Makes the path of its directory that of the kernel, which follows links: whether that is

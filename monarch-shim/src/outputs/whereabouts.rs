@@ -7,6 +7,7 @@ use super::place::{Place, append_plain};
 use super::remembered::on_pfs;
 use super::roots::{self, Root};
 use super::tree::{self, Entry};
+use super::walk::walk;
 use crate::descriptor_path::path_even_if_removed;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -63,6 +64,11 @@ pub fn settle_links_above(place: &Place) -> Result<(), Errno> {
         if matches!(tree::read(root, rel.get(..end).unwrap_or_default())?, Entry::Symlink(_)) {
             return barrier::wait_for_all(root).map(drop);
         }
+    }
+    // A link of the PFS may lead to one of these.
+    let leads_to_pending = |dir: &[u8]| walk(&root.ctx, dir, true).is_some_and(|walked| walked.by_overlay);
+    if !place.has_real_parent() && leads_to_pending(place.parent_on_pfs()?.get()) {
+        return roots::all(&root.ctx).try_for_each(|root| barrier::wait_for_all(&root).map(drop));
     }
     Ok(())
 }

@@ -35,6 +35,13 @@ fn names_links_and_listings() {
     same(&Outputs::new(), "names.py", 80);
 }
 
+/// The kernel follows the links of the PFS, of which one may lead to a link that is pending.
+#[test]
+fn links_on_the_way_are_those_that_the_job_has_made() {
+    let w = Outputs::new();
+    w.same(&w.program("links.py"), &[Drain::Quick, Drain::Slow], 15);
+}
+
 #[test]
 fn modes_owners_times_and_reopened_files() {
     let w = Outputs::new();

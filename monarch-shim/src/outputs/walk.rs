@@ -1,0 +1,131 @@
+//! Where a path leads with what is pending: component by component, as the kernel walks.
+//!
+//! The kernel follows the links of the PFS. One of them may lead to a link that is not published, to
+//! one that the job has removed, or to one that it has made anew: the kernel's walk ends elsewhere
+//! then.
+
+use super::entry::{self, Entry};
+use super::kernel;
+use super::roots;
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::Ctx;
+
+/// Most symbolic links that a path may go through, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// Where a path leads.
+pub struct Walked {
+    /// The absolute path there. What lies behind a missing or removed name is left as it was.
+    pub path: Absolute,
+    /// Whether a link that is not published, or a name that is removed, was on the way: the kernel
+    /// walks elsewhere.
+    pub by_overlay: bool,
+}
+
+/// What is at a path on the way.
+enum Step {
+    /// Something that is no link, or is not followed.
+    On,
+    /// A link with this target.
+    Link(PathBuffer),
+    /// Nothing, or what has no names below it.
+    End,
+}
+
+/// Follows an absolute path; a link in the last component only with `follow`. `None` where it
+/// cannot be followed: the kernel says why.
+#[cold]
+#[inline(never)]
+pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
+    let (mut real, mut rest) = (PathBuffer::front(), PathBuffer::front());
+    rest.append(path)?;
+    let (mut at, mut links, mut by_overlay) = (0, 0, false);
+    while let Some((name, end)) = component(rest.get(), at) {
+        let behind = rest.get().get(end..)?;
+        at = end;
+        match name {
+            b"." => continue,
+            b".." => {
+                real = parent(&real)?;
+                continue;
+            }
+            _ => {}
+        }
+        real.append(b"/")?;
+        real.append(name)?;
+        match step(ctx, &mut real, follow || !behind.is_empty(), &mut by_overlay)? {
+            Step::On => {}
+            Step::Link(target) => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return None;
+                }
+                real = if target.get().first() == Some(&b'/') { PathBuffer::front() } else { parent(&real)? };
+                let mut next = target;
+                next.append(behind)?;
+                (rest, at) = (next, 0);
+            }
+            Step::End => {
+                while let Some((name, end)) = component(rest.get(), at) {
+                    if !matches!(name, b"." | b"..") {
+                        real.append(b"/")?;
+                        real.append(name)?;
+                    }
+                    at = end;
+                }
+            }
+        }
+    }
+    if real.get().is_empty() {
+        real.append(b"/")?;
+    }
+    Some(Walked { path: Absolute(real), by_overlay })
+}
+
+/// The component of a path that begins at or behind a place, and where it ends.
+fn component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let begin = at + path.get(at..)?.iter().position(|&c| c != b'/')?;
+    let len = path.get(begin..)?.iter().position(|&c| c == b'/');
+    let end = len.map_or(path.len(), |len| begin + len);
+    Some((path.get(begin..end)?, end))
+}
+
+/// The directory of a path; that of the root directory is itself.
+fn parent(real: &PathBuffer) -> Option<PathBuffer> {
+    let end = real.get().iter().rposition(|&c| c == b'/').unwrap_or(0);
+    let mut up = PathBuffer::front();
+    up.append(real.get().get(..end)?)?;
+    Some(up)
+}
+
+#[inline(never)]
+fn step(ctx: &Ctx, real: &mut PathBuffer, follow: bool, by_overlay: &mut bool) -> Option<Step> {
+    if let Some((root, below)) = roots::at(ctx, real.get())
+        && let Some(rel) = below.strip_prefix(b"/").filter(|rel| !rel.is_empty())
+    {
+        match entry::read(&root, rel).ok()? {
+            Entry::Symlink(_) if !follow => return Some(Step::On),
+            Entry::Symlink(target) => {
+                *by_overlay = true;
+                return Some(Step::Link(target));
+            }
+            Entry::Removed | Entry::RemovedDir => {
+                *by_overlay = true;
+                return Some(Step::End);
+            }
+            Entry::File(_) => return Some(Step::End),
+            Entry::Directory => return Some(Step::On),
+            Entry::Nothing | Entry::Clean(_) => {}
+        }
+    }
+    if !follow {
+        return Some(Step::On);
+    }
+    match kernel::read_link(real.c_str()?) {
+        Ok(target) => Some(Step::Link(target)),
+        Err(libc::EINVAL) => Some(Step::On),
+        Err(libc::ENOENT | libc::ENOTDIR) => Some(Step::End),
+        Err(_) => None,
+    }
+}
