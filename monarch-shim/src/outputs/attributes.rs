@@ -106,7 +106,13 @@ fn change(
             return Ok(Answer::Plain);
         }
         Found::Entry(_) => return Ok(Answer::Plain),
-        Found::Elsewhere(mut path) => return done(on_pfs(path.c_str().ok_or(libc::ENAMETOOLONG)?)),
+        Found::Elsewhere(mut path) => {
+            // (By a link that is not published.)
+            if place.on_pfs().is_ok_and(|at| at.get() == path.get()) && tree::has_dir(&place.root, place.rel()) {
+                settle_directory(place)?;
+            }
+            return done(on_pfs(path.c_str().ok_or(libc::ENAMETOOLONG)?));
+        }
     };
     let root = place.root;
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;

@@ -142,5 +142,23 @@ def what_was_never_published():
     tree()
 
 
+@replay
+def attributes_of_a_directory_by_a_pending_link():
+    put("before", data("before", 2000))
+    for name in "one", "two":
+        os.mkdir(name)
+        put(f"{name}/x", b"x")
+    os.symlink("one", "cur")
+    os.symlink("cur", "way")
+    os.symlink("two", "other")
+    os.utime("way", (1_000_000_000, 1_000_000_000))
+    os.chmod("other", 0o700)
+    os.utime("other", (1_100_000_000, 1_100_000_000))
+    look("one", "two")
+    for path in "cur", "way", "other":
+        fails(path, lambda: os.statvfs(path).f_namemax)
+        fails(path, os.pathconf, path, "PC_NAME_MAX")
+
+
 if __name__ == "__main__":
     main()

@@ -349,6 +349,7 @@ pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     errno::set_errno(saved);
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
+        Ok(lookup::Found::Elsewhere(path)) => Some(path),
         found => if_removed(&found),
     }
 }
