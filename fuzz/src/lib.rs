@@ -6,9 +6,11 @@
 //! program that runs it detects everything else (a fault, a hang).
 
 mod config;
+mod handshake;
 mod hints;
 mod input;
 mod network;
+mod nodes;
 mod packed;
 mod sample;
 mod saved_index;
@@ -22,20 +24,27 @@ mod walk;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 27] = [
+    ("account", nodes::account),
     ("authorization", network::authorization),
+    ("batch", nodes::batch),
     ("complaint", network::complaint),
     ("config", config::config),
+    ("datagram", nodes::datagram),
     ("fileset", network::fileset),
     ("gossip", network::gossip),
+    ("handshake", handshake::handshake),
+    ("heads", nodes::heads),
     ("hints", hints::hints),
     ("hostlist", network::hostlist),
     ("image", network::image),
     ("index", network::index),
     ("join", network::join),
     ("listings", network::listings),
+    ("order", nodes::order),
     ("packed", packed::packed),
     ("range", network::range),
+    ("receipts", nodes::receipts),
     ("request", network::request),
     ("response", network::response),
     ("saved_index", saved_index::saved_index),

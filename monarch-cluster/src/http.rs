@@ -19,6 +19,7 @@
 
 pub mod auth;
 pub mod client;
+mod end_in_memory;
 mod error;
 pub mod head;
 pub mod path;
@@ -29,7 +30,8 @@ pub mod session;
 mod tls;
 
 pub use auth::Key;
-pub use client::{Peer, PeerOptions, Response, Senders, Sent};
+pub use client::{Peer, PeerOptions, Response, Senders, Sent, read_all_over_tls};
+pub use end_in_memory::EndInMemory;
 pub use error::WireError;
 pub use head::Method;
 pub use range::ByteRange;

@@ -79,11 +79,13 @@ mod transfer_time;
 mod wait_graph;
 
 pub use announcements::is_welcome;
+pub use batch_format::{batched_lengths, batched_numbers};
 pub use corruption_reports::{
     CorruptionReport, decode as decode_corruption_reports, encode as encode_corruption_reports,
 };
 pub use index_exchange::Obtained;
 pub use link_probe::{Link, Said};
+pub use receipts::{Receipt, decode as decode_receipts, encode as encode_receipts};
 pub use setup::{Introduction, NodeError, NodeOptions};
 pub use status::{NodeStatus, PeerStatus};
 pub use traffic_stats::{Traffic, TrafficStats};

@@ -1,18 +1,18 @@
 //! Small files that a node gets from another one with one request: from a real node, and from one
 //! that knows the secret and answers what it should not.
 
-use monarch_abi::control::ControlMap;
+#[path = "support/data_set.rs"]
+mod data_set;
+
+use data_set::Served;
 use monarch_abi::hash::CopyName;
-use monarch_abi::segment::{Entry, Segment};
-use monarch_abi::word::Word;
+use monarch_abi::segment::Entry;
 use monarch_cluster::http::{self, Answer, Answering, Body, Handler, Key, Request, Server};
 use monarch_cluster::node::{Introduction, Node, NodeStatus};
 use monarch_cluster::tag::TagKey;
-use monarch_config::{Config, Encryption, MAX_BATCH_FILES, Overrides, SystemProbe};
+use monarch_config::{Config, Encryption, MAX_BATCH_FILES};
 use monarch_storage::engine::{PfsSource, Source};
-use monarch_storage::held_dir::HeldDir;
-use monarch_storage::index::{ScanOptions, ScanProgress, build, scan};
-use monarch_storage::sharing::{BatchFile, FetchRequest, FileRef, LocalStore, Peers, ServedIndex};
+use monarch_storage::sharing::{BatchFile, FetchRequest, FileRef, LocalStore, Peers};
 use monarch_storage::shm;
 use rustix::fd::OwnedFd;
 use std::fs::File;
@@ -30,32 +30,14 @@ fn bytes_of(file: usize) -> Vec<u8> {
 
 /// A node's copies: all files of the data set, in their place on the "PFS".
 struct Copies {
-    control: ControlMap<'static>,
-    segment: Segment<'static>,
     paths: Vec<(CopyName, PathBuf)>,
     /// A copy that cannot be opened yet, and whether a thread waits for it.
     held_up: Mutex<Option<CopyName>>,
     waits: AtomicBool,
 }
 
-impl LocalStore for Copies {
-    fn control(&self) -> &ControlMap<'static> {
-        &self.control
-    }
-
-    fn served(&self) -> Vec<ServedIndex> {
-        vec![ServedIndex { number: 0, root: 0, segment: self.segment }]
-    }
-
-    fn served_index(&self, index: &[u8; 16]) -> Option<ServedIndex> {
-        self.served().into_iter().find(|s| s.segment.index.header.uuid == *index)
-    }
-
-    fn usage(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    fn open_copy(&self, _: usize, name: CopyName) -> Option<OwnedFd> {
+impl data_set::Copies for Copies {
+    fn open_copy(&self, name: CopyName) -> Option<OwnedFd> {
         while *self.held_up.lock().unwrap() == Some(name) {
             self.waits.store(true, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(1));
@@ -63,24 +45,6 @@ impl LocalStore for Copies {
         let (_, path) = self.paths.iter().find(|(of, _)| *of == name)?;
         Some(File::open(path).ok()?.into())
     }
-
-    fn open_part(&self, _: usize, _: u64) -> Option<OwnedFd> {
-        None
-    }
-
-    fn is_as_logged(&self, _: &ServedIndex, _: &Entry<'static>) -> Option<bool> {
-        None
-    }
-
-    fn drop_damaged(&self, _: &ServedIndex, _: &Entry<'static>, _: Word) -> bool {
-        false
-    }
-
-    fn fetch_again(&self, _: &ServedIndex, _: &Entry<'static>) {}
-
-    fn before_pfs_call(&self, _: u64, _: bool) {}
-
-    fn owners_changed(&self) {}
 }
 
 /// Two nodes, of which the first one is real.
@@ -94,7 +58,7 @@ struct Pair {
 /// A node, with its copies.
 struct Member {
     node: Node,
-    copies: Arc<Copies>,
+    served: Arc<Served<Copies>>,
     peers: Arc<dyn Peers>,
 }
 
@@ -106,7 +70,7 @@ impl Pair {
         std::fs::create_dir(&root).unwrap();
         (0..FILES).for_each(|n| std::fs::write(root.join(format!("{n:03}")), bytes_of(n)).unwrap());
         let names = [1, 2].map(|n| format!("127.0.{net}.{n}"));
-        let port = std::net::TcpListener::bind((&*names[0], 0)).unwrap().local_addr().unwrap().port();
+        let port = data_set::free_port(&names[0]);
         Self { temp, names, port, encryption }
     }
 
@@ -115,46 +79,26 @@ impl Pair {
     }
 
     fn config(&self, me: usize) -> Config {
-        let (dir, file) = (self.dir(), self.dir().join("monarch.yaml"));
-        let text =
-            format!("dataset: {{ roots: [{0}/root] }}\ntiers: [{{ path: {0}/tier, capacity: 1GiB }}]\n", dir.display());
-        std::fs::write(&file, text).unwrap();
-        let loaded = monarch_config::load(Some(&file), std::iter::empty(), &Overrides::default(), &SystemProbe);
-        let mut config = loaded.unwrap().config;
-        let cluster = &mut config.cluster;
-        (cluster.members, cluster.me, cluster.expected) = (self.names.to_vec(), me, 2);
-        (cluster.port, cluster.secret_file) = (Some(self.port), Some(dir.join("secret")));
-        (cluster.encryption, cluster.peer_timeout) = (self.encryption, Duration::from_secs(5));
+        let mut config = data_set::config(&self.dir(), &self.names, me, self.port);
+        (config.cluster.encryption, config.cluster.peer_timeout) = (self.encryption, Duration::from_secs(5));
         config
     }
 
     fn member(&self, me: usize) -> Member {
         let dir = self.dir();
-        let options = ScanOptions { threads: 1, max_memory: u64::MAX };
-        let tree = scan(&dir.join("root"), options, &ScanProgress::default()).unwrap();
-        let built = build(tree, 7, [1; 16]);
         let mine = dir.join(&self.names[me]);
         std::fs::create_dir(&mine).unwrap();
-        let held = Arc::new(HeldDir::at(&mine).unwrap());
         let chunking = shm::Chunking { threshold: 1 << 30, size: 1 << 20 };
-        let segment =
-            shm::create_segment(&held, &built.index, &built.buckets, [2; 16], chunking, shm::Checks::default());
-        let segment: Segment<'static> = segment.unwrap().0;
-        let control = shm::create_control(&held, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 });
-        let path = |n: usize| dir.join(format!("root/{n:03}"));
-        let entry = |n: usize| segment.lookup(format!("{n:03}").as_bytes()).unwrap();
-        let paths = (0..FILES).map(|n| (segment.copy_name(&entry(n)), path(n))).collect();
-        let copies = Arc::new(Copies {
-            control: control.unwrap(),
-            segment,
-            paths,
-            held_up: Mutex::default(),
-            waits: AtomicBool::new(false),
+        let served = Served::new((&dir.join("root"), &mine), chunking, |segment| {
+            let name = |n: usize| segment.copy_name(&segment.lookup(format!("{n:03}").as_bytes()).unwrap());
+            let paths = (0..FILES).map(|n| (name(n), dir.join(format!("root/{n:03}")))).collect();
+            Copies { paths, held_up: Mutex::default(), waits: AtomicBool::new(false) }
         });
+        let served = Arc::new(served);
         let node = Node::start(&self.config(me)).unwrap().expect("one of several");
-        let store: Arc<dyn LocalStore> = copies.clone();
+        let store: Arc<dyn LocalStore> = served.clone();
         let peers = node.connect(&store);
-        Member { node, copies, peers }
+        Member { node, served, peers }
     }
 
     /// Both nodes, which see each other; the second one has copies of all files.
@@ -165,7 +109,7 @@ impl Pair {
             assert!(began.elapsed() < Duration::from_secs(30), "the nodes do not find each other");
             std::thread::sleep(Duration::from_millis(20));
         }
-        of.iter().for_each(|m| m.node.join(&m.copies.segment));
+        of.iter().for_each(|m| m.node.join(&m.served.segment));
         (0..FILES).for_each(|n| second.have(n));
         (first, second)
     }
@@ -189,7 +133,7 @@ impl Member {
     }
 
     fn entry(&self, file: usize) -> Entry<'static> {
-        self.copies.segment.lookup(format!("{file:03}").as_bytes()).unwrap()
+        self.served.segment.lookup(format!("{file:03}").as_bytes()).unwrap()
     }
 
     /// Has a complete copy.
@@ -211,7 +155,7 @@ impl Member {
             .iter()
             .map(|n| {
                 let entry = self.entry(*n);
-                BatchFile { file: FileRef::of(&self.copies.segment, &entry), size: entry.record.size }
+                BatchFile { file: FileRef::of(&self.served.segment, &entry), size: entry.record.size }
             })
             .collect();
         let mut got = Vec::new();
@@ -269,7 +213,7 @@ fn a_batch_is_the_same_with_encryption() {
 fn a_damaged_copy_is_not_part_of_a_batch() {
     let pair = Pair::new(47, Encryption::None);
     let (first, second) = pair.both();
-    let file = |n| FileRef::of(&second.copies.segment, &second.entry(n));
+    let file = |n| FileRef::of(&second.served.segment, &second.entry(n));
     for n in 0..3 {
         let sum = xxhash_rust::xxh3::xxh3_64(&bytes_of(n));
         second.node.note_sum(&file(n), monarch_storage::tier::Sum::whole(sum));
@@ -289,18 +233,18 @@ fn a_demand_does_not_wait_for_a_batch() {
     let (first, second) = pair.both();
     let source: Arc<dyn Source> = Arc::new(PfsSource::new(&pair.dir().join("root")).unwrap());
     let of_other = |n: &usize| {
-        let file = FileRef::of(&first.copies.segment, &first.entry(*n));
+        let file = FileRef::of(&first.served.segment, &first.entry(*n));
         first.peers.source(&file).is_some()
     };
     let wanted = (1..FILES).find(of_other).expect("a file that the other node has");
-    *second.copies.held_up.lock().unwrap() = Some(second.copies.paths[0].0);
+    *second.served.copies.held_up.lock().unwrap() = Some(second.served.copies.paths[0].0);
     std::thread::scope(|s| {
         let batch = s.spawn(|| numbers(&first.get(&[0, wanted], usize::MAX)));
-        while !second.copies.waits.load(Ordering::Relaxed) {
+        while !second.served.copies.waits.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         let entry = first.entry(wanted);
-        let (file, rel) = (FileRef::of(&first.copies.segment, &entry), format!("{wanted:03}"));
+        let (file, rel) = (FileRef::of(&first.served.segment, &entry), format!("{wanted:03}"));
         let want = entry.record.identity();
         let request = FetchRequest {
             file,
@@ -316,7 +260,7 @@ fn a_demand_does_not_wait_for_a_batch() {
         assert_eq!(remote.read_at(&mut bytes, 0).unwrap(), bytes.len());
         assert!(bytes == bytes_of(wanted) && !batch.is_finished());
         assert_eq!(first.status().batches, 0, "it came by itself");
-        *second.copies.held_up.lock().unwrap() = None;
+        *second.served.copies.held_up.lock().unwrap() = None;
         assert_eq!(batch.join().unwrap(), [0, wanted]);
     });
     assert_eq!(first.status().batches, 1);
@@ -333,7 +277,7 @@ fn a_node_that_stops_while_it_answers_is_not_waited_for() {
     let (other, _) = first.node.view().iter().nth(1).map(|(n, m)| (n, m.name.to_string())).unwrap();
     let batch = all.iter().map(|n| {
         let entry = first.entry(*n);
-        BatchFile { file: FileRef::of(&first.copies.segment, &entry), size: entry.record.size }
+        BatchFile { file: FileRef::of(&first.served.segment, &entry), size: entry.record.size }
     });
     let batch: Vec<BatchFile> = batch.collect();
     let (mut came, began) = (0, Instant::now());

@@ -1,16 +1,15 @@
 //! Sixteen real nodes in one process read one large file of one of them at the same time. Each has
 //! copies of its own, in pieces, and the bytes that its link sent are counted.
 
-use monarch_abi::control::ControlMap;
-use monarch_abi::segment::{Entry, Segment};
+#[path = "support/data_set.rs"]
+mod data_set;
+
+use data_set::Served;
+use monarch_abi::segment::Entry;
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::Word;
 use monarch_cluster::node::Node;
-use monarch_config::{Config, Overrides, SystemProbe};
 use monarch_storage::engine::{PfsSource, Source};
-use monarch_storage::held_dir::HeldDir;
-use monarch_storage::index::{ScanOptions, ScanProgress, build, scan};
-use monarch_storage::sharing::{FetchRequest, FileRef, LocalStore, Peers, RemoteFile, ServedIndex};
+use monarch_storage::sharing::{FetchRequest, FileRef, LocalStore, Peers, RemoteFile};
 use monarch_storage::shm;
 use monarch_storage::tier::CopyName;
 use rustix::fd::OwnedFd;
@@ -40,8 +39,6 @@ fn bytes_of(chunk: u64) -> Vec<u8> {
 
 /// A node's copy of the file.
 struct Copy {
-    control: ControlMap<'static>,
-    segment: Segment<'static>,
     part: File,
     /// Chunks that this node says it has and cannot open.
     lost: AtomicBool,
@@ -51,64 +48,36 @@ struct Copy {
     pfs_reads: AtomicU64,
 }
 
-impl LocalStore for Copy {
-    fn control(&self) -> &ControlMap<'static> {
-        &self.control
-    }
-
-    fn served(&self) -> Vec<ServedIndex> {
-        vec![ServedIndex { number: 0, root: 0, segment: self.segment }]
-    }
-
-    fn served_index(&self, index: &[u8; 16]) -> Option<ServedIndex> {
-        self.served().into_iter().find(|s| s.segment.index.header.uuid == *index)
-    }
-
-    fn usage(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    fn open_copy(&self, _: usize, _: CopyName) -> Option<OwnedFd> {
+impl data_set::Copies for Copy {
+    fn open_copy(&self, _: CopyName) -> Option<OwnedFd> {
         Some(self.part.try_clone().ok()?.into())
     }
 
-    fn open_part(&self, _: usize, part: u64) -> Option<OwnedFd> {
+    fn open_part(&self, part: u64) -> Option<OwnedFd> {
         let is_there = part == PART && !self.lost.load(Ordering::Relaxed);
         is_there.then(|| self.part.try_clone().ok().map(OwnedFd::from)).flatten()
     }
 
-    fn is_as_logged(&self, _: &ServedIndex, _: &Entry<'static>) -> Option<bool> {
-        None
-    }
-
-    fn drop_damaged(&self, _: &ServedIndex, _: &Entry<'static>, _: Word) -> bool {
-        false
-    }
-
-    fn fetch_again(&self, _: &ServedIndex, _: &Entry<'static>) {}
-
-    fn before_pfs_call(&self, bytes: u64, _: bool) {
+    fn before_pfs_call(&self, bytes: u64) {
         self.pfs_reads.fetch_add(bytes, Ordering::Relaxed);
     }
-
-    fn owners_changed(&self) {}
 }
 
 /// A node, with its copy.
 struct Reader {
     node: Node,
-    copy: Arc<Copy>,
+    served: Arc<Served<Copy>>,
     peers: Arc<dyn Peers>,
     name: String,
 }
 
 impl Reader {
     fn entry(&self) -> Entry<'static> {
-        self.copy.segment.files().next().unwrap()
+        self.served.segment.files().next().unwrap()
     }
 
     fn file(&self) -> FileRef {
-        FileRef::of(&self.copy.segment, &self.entry())
+        FileRef::of(&self.served.segment, &self.entry())
     }
 
     /// Begins a partial copy, as the tiering engine does.
@@ -121,7 +90,7 @@ impl Reader {
     }
 
     fn large(&self) -> monarch_abi::chunks::LargeFile<'static> {
-        self.copy.segment.state.large(self.entry().master.id).expect("a large file")
+        self.served.segment.state.large(self.entry().master.id).expect("a large file")
     }
 
     /// Fetches all chunks, in order, some at a time.
@@ -145,9 +114,9 @@ impl Reader {
                 let mut buf = vec![0; CHUNK_BYTES as usize];
                 let n = remote.read_at(&mut buf, chunk * CHUNK_BYTES)?;
                 assert_eq!(n as u64, CHUNK_BYTES);
-                self.copy.part.write_all_at(&buf, chunk * CHUNK_BYTES)?;
-                if self.copy.damages.load(Ordering::Relaxed) {
-                    self.copy.part.write_all_at(b"damaged", chunk * CHUNK_BYTES + 100)?;
+                self.served.copies.part.write_all_at(&buf, chunk * CHUNK_BYTES)?;
+                if self.served.copies.damages.load(Ordering::Relaxed) {
+                    self.served.copies.part.write_all_at(b"damaged", chunk * CHUNK_BYTES + 100)?;
                 }
                 self.peers.note_chunk(&self.file(), (chunk * CHUNK_BYTES, CHUNK_BYTES), xxh3_64(&buf));
                 self.large().arrived(chunk as u32);
@@ -163,7 +132,7 @@ impl Reader {
     fn has_right_bytes(&self) -> bool {
         (0..CHUNKS).all(|chunk| {
             let mut buf = vec![0; CHUNK_BYTES as usize];
-            self.copy.part.read_exact_at(&mut buf, chunk * CHUNK_BYTES).is_ok() && buf == bytes_of(chunk)
+            self.served.copies.part.read_exact_at(&mut buf, chunk * CHUNK_BYTES).is_ok() && buf == bytes_of(chunk)
         })
     }
 
@@ -171,19 +140,6 @@ impl Reader {
         let sent: u64 = self.node.status().peers.iter().map(|p| p.traffic.sent_bytes).sum();
         sent as f64 / FILE_BYTES as f64
     }
-}
-
-fn config(dir: &Path, me: usize, names: &[String], port: u16) -> Config {
-    let file = dir.join("monarch.yaml");
-    let text =
-        format!("dataset: {{ roots: [{0}/root] }}\ntiers: [{{ path: {0}/tier, capacity: 1GiB }}]\n", dir.display());
-    std::fs::write(&file, text).unwrap();
-    let loaded = monarch_config::load(Some(&file), std::iter::empty(), &Overrides::default(), &SystemProbe);
-    let mut config = loaded.unwrap().config;
-    let cluster = &mut config.cluster;
-    (cluster.members, cluster.me, cluster.expected) = (names.to_vec(), me, names.len());
-    (cluster.port, cluster.secret_file) = (Some(port), Some(dir.join("secret")));
-    config
 }
 
 /// A job of several nodes, and the directory with the file.
@@ -203,32 +159,21 @@ impl Job {
         std::fs::create_dir(dir.join("root")).unwrap();
         let all: Vec<u8> = (0..CHUNKS).flat_map(bytes_of).collect();
         std::fs::write(dir.join("root/weights"), &all).unwrap();
-        let tree = scan(&dir.join("root"), ScanOptions { threads: 1, max_memory: u64::MAX }, &ScanProgress::default())
-            .unwrap();
-        let built = build(tree, 7, [1; 16]);
         let chunking = shm::Chunking { threshold: CHUNK_BYTES, size: CHUNK_BYTES };
         let names: Vec<String> = (1..=NODES).map(|n| format!("127.0.{net}.{n}")).collect();
-        let port = std::net::TcpListener::bind((&*names[0], 0)).unwrap().local_addr().unwrap().port();
+        let port = data_set::free_port(&names[0]);
         let reader = |me: usize| {
             let mine = dir.join(&names[me]);
             std::fs::create_dir(&mine).unwrap();
-            let held = Arc::new(HeldDir::at(&mine).unwrap());
-            let segment =
-                shm::create_segment(&held, &built.index, &built.buckets, [2; 16], chunking, shm::Checks::default());
-            let control = shm::create_control(&held, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 });
             let part = File::options().read(true).write(true).create_new(true).open(mine.join("part")).unwrap();
-            let copy = Arc::new(Copy {
-                control: control.unwrap(),
-                segment: segment.unwrap().0,
-                part,
-                lost: AtomicBool::new(false),
-                damages: AtomicBool::new(false),
-                pfs_reads: AtomicU64::new(0),
-            });
-            let node = Node::start(&config(&dir, me, &names, port)).unwrap().expect("one of several");
-            let store: Arc<dyn LocalStore> = copy.clone();
+            let (lost, damages, pfs_reads) = Default::default();
+            let copy = Copy { part, lost, damages, pfs_reads };
+            let served = Arc::new(Served::new((&dir.join("root"), &mine), chunking, |_| copy));
+            let config = data_set::config(&dir, &names, me, port);
+            let node = Node::start(&config).unwrap().expect("one of several");
+            let store: Arc<dyn LocalStore> = served.clone();
             let peers = node.connect(&store);
-            Reader { node, copy, peers, name: names[me].clone() }
+            Reader { node, served, peers, name: names[me].clone() }
         };
         let readers: Vec<Reader> = (0..NODES).map(reader).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -238,11 +183,11 @@ impl Job {
             assert!(begun.elapsed() < Duration::from_secs(30), "the nodes do not find each other");
             std::thread::sleep(Duration::from_millis(20));
         }
-        readers.iter().for_each(|r| r.node.join(&r.copy.segment));
+        readers.iter().for_each(|r| r.node.join(&r.served.segment));
         readers.iter().for_each(|r| r.node.serve(&stop).unwrap());
         let owner = readers.iter().position(|r| r.peers.is_mine(&r.file())).expect("an owner");
         let entry = readers[owner].entry();
-        readers[owner].copy.part.write_all_at(&all, 0).unwrap();
+        readers[owner].served.copies.part.write_all_at(&all, 0).unwrap();
         entry.master.word.store(entry.word().resident(0).0, Ordering::Release);
         Self { readers, owner, stop, dir: temp }
     }
@@ -262,8 +207,8 @@ impl Job {
             }
         });
         for r in self.others() {
-            assert!(r.copy.damages.load(Ordering::Relaxed) || r.has_right_bytes(), "{}", r.name);
-            assert_eq!(r.copy.pfs_reads.load(Ordering::Relaxed), 0, "{} read the PFS", r.name);
+            assert!(r.served.copies.damages.load(Ordering::Relaxed) || r.has_right_bytes(), "{}", r.name);
+            assert_eq!(r.served.copies.pfs_reads.load(Ordering::Relaxed), 0, "{} read the PFS", r.name);
         }
     }
 
@@ -295,10 +240,14 @@ fn the_owner_of_a_large_file_sends_it_once_to_sixteen_nodes() {
 fn nodes_whose_relay_has_lost_its_copy_get_the_pieces_from_the_owner() {
     let job = Job::start(42);
     for reader in job.others().step_by(2) {
-        reader.copy.lost.store(true, Ordering::Relaxed);
+        reader.served.copies.lost.store(true, Ordering::Relaxed);
     }
     job.fetch();
-    assert!(job.others().filter(|r| r.copy.lost.load(Ordering::Relaxed)).all(|r| r.node.status().relayed_bytes == 0));
+    assert!(
+        job.others()
+            .filter(|r| r.served.copies.lost.load(Ordering::Relaxed))
+            .all(|r| r.node.status().relayed_bytes == 0)
+    );
     job.end();
 }
 
@@ -306,7 +255,7 @@ fn nodes_whose_relay_has_lost_its_copy_get_the_pieces_from_the_owner() {
 fn no_node_takes_bytes_that_the_disk_of_a_relay_has_damaged() {
     let job = Job::start(43);
     let bad = job.others().next().unwrap();
-    bad.copy.damages.store(true, Ordering::Relaxed);
+    bad.served.copies.damages.store(true, Ordering::Relaxed);
     job.fetch();
     assert_eq!(bad.node.status().relayed_bytes, 0);
     job.end();

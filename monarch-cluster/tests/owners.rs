@@ -1,17 +1,15 @@
 //! Real nodes in one process agree on who owns the files of an index, and own equal parts.
 
-use monarch_abi::control::ControlMap;
-use monarch_abi::segment::{Entry, Segment};
-use monarch_abi::word::Word;
+#[path = "support/data_set.rs"]
+mod data_set;
+
+use data_set::Served;
+use monarch_abi::segment::Segment;
 use monarch_cluster::directory::Members;
 use monarch_cluster::node::Node;
-use monarch_config::{Config, Overrides, SystemProbe};
-use monarch_storage::held_dir::HeldDir;
-use monarch_storage::index::{ScanOptions, ScanProgress, build, scan};
-use monarch_storage::sharing::{LocalStore, ServedIndex};
+use monarch_config::Config;
+use monarch_storage::sharing::LocalStore;
 use monarch_storage::shm;
-use monarch_storage::tier::CopyName;
-use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,82 +24,32 @@ const NAMES: [&str; 4] = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"];
 /// How long the last node is expected.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// A store without copies that serves one index.
+/// No copies.
+#[derive(Default)]
 struct NoCopies {
-    control: ControlMap<'static>,
-    segment: Segment<'static>,
-    /// How often it was informed that files have other owners.
+    /// How often a node was informed that files have other owners.
     owners_changed: AtomicUsize,
 }
 
-impl LocalStore for NoCopies {
-    fn control(&self) -> &ControlMap<'static> {
-        &self.control
-    }
-
-    fn served(&self) -> Vec<ServedIndex> {
-        vec![ServedIndex { number: 0, root: 0, segment: self.segment }]
-    }
-
-    fn served_index(&self, index: &[u8; 16]) -> Option<ServedIndex> {
-        self.served().into_iter().find(|s| s.segment.index.header.uuid == *index)
-    }
-
-    fn usage(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    fn open_copy(&self, _: usize, _: CopyName) -> Option<OwnedFd> {
-        None
-    }
-
-    fn open_part(&self, _: usize, _: u64) -> Option<OwnedFd> {
-        None
-    }
-
-    fn is_as_logged(&self, _: &ServedIndex, _: &Entry<'static>) -> Option<bool> {
-        None
-    }
-
-    fn drop_damaged(&self, _: &ServedIndex, _: &Entry<'static>, _: Word) -> bool {
-        false
-    }
-
-    fn fetch_again(&self, _: &ServedIndex, _: &Entry<'static>) {}
-
-    fn before_pfs_call(&self, _: u64, _: bool) {}
-
+impl data_set::Copies for NoCopies {
     fn owners_changed(&self) {
         self.owners_changed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn index(dir: &Path) -> (ControlMap<'static>, Segment<'static>) {
+fn serve(dir: &Path) -> Served<NoCopies> {
     let root = dir.join("root");
     std::fs::create_dir(&root).unwrap();
     for n in 0..FILES {
         std::fs::write(root.join(format!("shard-{n:03}")), vec![0; FILE_BYTES as usize]).unwrap();
     }
-    let tree = scan(&root, ScanOptions { threads: 1, max_memory: u64::MAX }, &ScanProgress::default()).unwrap();
-    let (built, held) = (build(tree, 7, [1; 16]), Arc::new(HeldDir::at(dir).unwrap()));
-    let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
-    let segment = shm::create_segment(&held, &built.index, &built.buckets, [2; 16], chunking, shm::Checks::default());
-    let control = shm::create_control(&held, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 });
-    (control.unwrap(), segment.unwrap().0)
+    Served::new((&root, dir), shm::Chunking { threshold: 16 << 20, size: 4 << 20 }, |_| NoCopies::default())
 }
 
 /// The configuration of a node.
 fn config(dir: &Path, me: usize, port: u16) -> Config {
-    let file = dir.join("monarch.yaml");
-    let text =
-        format!("dataset: {{ roots: [{0}/root] }}\ntiers: [{{ path: {0}/tier, capacity: 1GiB }}]\n", dir.display());
-    std::fs::write(&file, text).unwrap();
-    let loaded = monarch_config::load(Some(&file), std::iter::empty(), &Overrides::default(), &SystemProbe);
-    let mut config = loaded.unwrap().config;
-    let cluster = &mut config.cluster;
-    (cluster.members, cluster.me, cluster.expected) = (NAMES.map(str::to_owned).to_vec(), me, NAMES.len());
-    (cluster.port, cluster.secret_file) = (Some(port), Some(dir.join("secret")));
-    cluster.join_timeout = JOIN_TIMEOUT;
+    let mut config = data_set::config(dir, &NAMES.map(str::to_owned), me, port);
+    config.cluster.join_timeout = JOIN_TIMEOUT;
     config
 }
 
@@ -122,9 +70,8 @@ fn owners(view: &Members, segment: &Segment<'static>) -> Vec<String> {
 fn nodes_own_equal_parts_from_the_first_read_on_and_when_one_has_gone() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().canonicalize().unwrap();
-    let (control, segment) = index(&dir);
-    let port = std::net::TcpListener::bind((NAMES[0], 0)).unwrap().local_addr().unwrap().port();
-    let store = Arc::new(NoCopies { control, segment, owners_changed: AtomicUsize::new(0) });
+    let (store, port) = (Arc::new(serve(&dir)), data_set::free_port(NAMES[0]));
+    let segment = store.segment;
     let (as_seen, stop): (Arc<dyn LocalStore>, _) = (store.clone(), Arc::new(AtomicBool::new(false)));
     let began = Instant::now();
     let nodes: Vec<Node> =
@@ -156,7 +103,7 @@ fn nodes_own_equal_parts_from_the_first_read_on_and_when_one_has_gone() {
     let second = owners(&nodes[0].view(), &segment);
     assert!(nodes.iter().all(|node| owners(&node.view(), &segment) == second));
     assert_eq!(nodes.iter().map(|node| node.status().owned.0).sum::<u64>(), FILES);
-    assert!(store.owners_changed.load(Ordering::Relaxed) >= nodes.len());
+    assert!(store.copies.owners_changed.load(Ordering::Relaxed) >= nodes.len());
 
     // Exceptions go with their index.
     let view = nodes[0].view();

@@ -41,7 +41,7 @@ impl Removed {
 
 /// A directory held by its descriptor.
 ///
-/// Methods: 27, one for each call that names something below it.
+/// Methods: 28, one for each call that names something below it.
 #[derive(Debug)]
 pub struct HeldDir {
     fd: OwnedFd,
@@ -157,11 +157,17 @@ impl HeldDir {
     /// # Errors
     /// What the kernel said; `EINVAL` when it is no regular file.
     pub fn read_file(&self, rel: impl Arg + Copy) -> Result<OwnedFd> {
+        Ok(self.read_file_and_stat(rel)?.0)
+    }
+
+    /// The same, with the attributes of the file.
+    ///
+    /// # Errors
+    /// As [`HeldDir::read_file`].
+    pub fn read_file_and_stat(&self, rel: impl Arg + Copy) -> Result<(OwnedFd, Stat)> {
         let fd = self.open_file(rel, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
-        match rustix::fs::fstat(&fd)?.st_mode & 0o170_000 {
-            0o100_000 => Ok(fd),
-            _ => Err(Errno::INVAL),
-        }
+        let st = rustix::fs::fstat(&fd)?;
+        if st.st_mode & 0o170_000 == 0o100_000 { Ok((fd, st)) } else { Err(Errno::INVAL) }
     }
 
     /// Opens a directory below it, to list it.

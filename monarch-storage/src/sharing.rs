@@ -6,7 +6,7 @@
 //! for what jobs write. Each side knows these traits alone; the agent wires them.
 
 use crate::engine::{Source, SourceFile};
-use crate::tier::{CopyName, Sum};
+use crate::tier::{CopyName, OpenCopy, Sum};
 use monarch_abi::control::ControlMap;
 use monarch_abi::hash::Identity;
 use monarch_abi::segment::{Entry, Segment};
@@ -139,8 +139,8 @@ pub trait LocalStore: Send + Sync {
     fn served_index(&self, index: &[u8; 16]) -> Option<ServedIndex>;
     /// Bytes that all tiers may hold, and bytes that they hold.
     fn usage(&self) -> (u64, u64);
-    /// Opens a complete copy in a tier; `None` if it has gone.
-    fn open_copy(&self, tier: usize, name: CopyName) -> Option<OwnedFd>;
+    /// Opens a complete copy in a tier, or gives one that is open; `None` if it has gone.
+    fn open_copy(&self, tier: usize, name: CopyName) -> Option<OpenCopy>;
     /// Opens the partial copy with this number in a tier; `None` if it has gone.
     fn open_part(&self, tier: usize, part: u64) -> Option<OwnedFd>;
     /// Whether a copy is what the log of its tier says; `None` if the log says nothing of it.

@@ -170,6 +170,12 @@ fn blocks(m: &fs::Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(m) * 512
 }
 
+/// The complete copies in a tier, in no particular order.
+pub fn copies(tier: &Path) -> Vec<PathBuf> {
+    let is_copy = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "copies");
+    files(tier).into_iter().filter(is_copy).collect()
+}
+
 /// Everything below a directory that is no directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -31,6 +31,7 @@ mod transport;
 pub use options::PeerOptions;
 pub use response::Response;
 pub use senders::Senders;
+pub use tls_end::read_all as read_all_over_tls;
 
 use super::auth;
 use super::error::WireError;

@@ -269,6 +269,15 @@ impl Fault {
     }
 }
 
+/// Whether the ends of a connection have agreed on the protocol of the nodes. The library takes an
+/// end that offers, or chooses, none at all.
+///
+/// # Errors
+/// They have not.
+pub(super) fn check_protocol(chosen: Option<&[u8]>) -> Result<(), Error> {
+    if chosen.is_some() { Ok(()) } else { Err(Error::NoApplicationProtocol) }
+}
+
 /// An error of TLS as one of I/O, out of which [`of_io`] gets it again.
 pub(super) fn into_io(error: Error) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, error)

@@ -67,7 +67,7 @@ struct Keys {
 }
 
 /// Authenticates what this node sends.
-pub(super) struct Sealer {
+pub struct Sealer {
     keys: Keys,
     encrypt: bool,
     sender: u64,
@@ -76,7 +76,7 @@ pub(super) struct Sealer {
 }
 
 /// Checks what comes in.
-pub(super) struct Opener {
+pub struct Opener {
     keys: Keys,
     encrypt: bool,
     windows: HashMap<(u64, u64), Window>,
@@ -116,13 +116,13 @@ impl Keys {
 
 impl Sealer {
     /// `encrypt`: only a process with the key can read what this node sends.
-    pub(super) fn new(key: &[u8; 32], encrypt: bool, sender: u64, session: u64) -> Self {
+    pub fn new(key: &[u8; 32], encrypt: bool, sender: u64, session: u64) -> Self {
         Self { keys: Keys::new(key), encrypt, sender, session, number: 0 }
     }
 
     /// Makes a datagram; `clock` is the wall clock in milliseconds. Returns `None` when the system
     /// gives no random numbers for a nonce.
-    pub(super) fn seal(&mut self, clock: u64, payload: &[u8]) -> Option<Vec<u8>> {
+    pub fn seal(&mut self, clock: u64, payload: &[u8]) -> Option<Vec<u8>> {
         self.number += 1;
         let head = MAGIC_OPEN.len() + if self.encrypt { NONCE_BYTES } else { 0 };
         let mut out = Vec::with_capacity(head + STAMP_BYTES + payload.len() + MAC_BYTES);
@@ -149,12 +149,12 @@ impl Sealer {
 
 impl Opener {
     /// `encrypt`: only what is encrypted is opened; otherwise only what is not.
-    pub(super) fn new(key: &[u8; 32], encrypt: bool) -> Self {
+    pub fn new(key: &[u8; 32], encrypt: bool) -> Self {
         Self { keys: Keys::new(key), encrypt, windows: HashMap::new() }
     }
 
     /// Returns the payload, if everything is right. An encrypted one is decrypted where it lies.
-    pub(super) fn open<'a>(&mut self, clock: u64, datagram: &'a mut [u8]) -> Result<&'a [u8], Dropped> {
+    pub fn open<'a>(&mut self, clock: u64, datagram: &'a mut [u8]) -> Result<&'a [u8], Dropped> {
         let Some(magic) = datagram.first_chunk::<4>().copied() else { return Err(Dropped::Foreign) };
         let body = match &magic {
             MAGIC_ENCRYPTED => self.keys.decrypt(datagram),

@@ -83,6 +83,20 @@ fn decode_entry(entry: &[u8; ENTRY_BYTES], size: u64) -> Option<Option<Following
     }
 }
 
+/// The numbers that the body of a request for a batch names: a door for tests of the parser.
+#[must_use]
+pub fn batched_numbers(body: &[u8]) -> Option<Vec<u32>> {
+    decode_request(body)
+}
+
+/// The lengths of the files that follow the front of an answer, and that front written again: a
+/// door for tests of the parser.
+#[must_use]
+pub fn batched_lengths(front: &[u8], sizes: &[u64], rest: u64) -> Option<(Vec<Option<u32>>, Vec<u8>)> {
+    let files = decode_front(front, sizes, rest)?;
+    Some((files.iter().map(|file| file.map(|file| file.len)).collect(), encode_front(&files)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

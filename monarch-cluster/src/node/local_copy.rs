@@ -190,7 +190,7 @@ impl LocalCopies {
             match demand::wait(store.control(), &found, &Inside) {
                 Outcome::Resident(word) => {
                     if let Some(fd) = self.open(here, word) {
-                        return Ok(Bytes::Copy(Arc::new(fd)));
+                        return Ok(Bytes::Copy(fd));
                     }
                 }
                 Outcome::Partial(word) => {
@@ -240,18 +240,17 @@ impl LocalCopies {
     pub(super) fn copy(&self, here: &LocalFile) -> Option<Bytes> {
         let word = here.entry.word();
         let is_there = word.state() == State::Resident;
-        is_there.then(|| self.open(here, word)).flatten().map(|fd| Bytes::Copy(Arc::new(fd)))
+        is_there.then(|| self.open(here, word)).flatten().map(Bytes::Copy)
     }
 
-    fn open(&self, here: &LocalFile, word: Word) -> Option<OwnedFd> {
+    fn open(&self, here: &LocalFile, word: Word) -> Option<Arc<OwnedFd>> {
         let segment = &here.served.segment;
-        let fd = self.store.get()?.open_copy(word.tier(), segment.copy_name(&here.entry))?;
-        let st = rustix::fs::fstat(&fd).ok()?;
+        let copy = self.store.get()?.open_copy(word.tier(), segment.copy_name(&here.entry))?;
         // Used, for the policy that picks what is dropped first.
         if word.is_watched() {
             segment.state.touch(here.entry.master.id);
         }
-        (st.st_size.unsigned_abs() == here.size()).then_some(fd)
+        (copy.size == here.size()).then_some(copy.fd)
     }
 
     /// The checksum of some bytes, if it is known.

@@ -23,7 +23,7 @@ const MAX_PART_BYTES: u64 = 1 << 30;
 const STOP_POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// A part of a file that a node has.
-pub(super) type Receipt = (FileRef, Range<u64>);
+pub type Receipt = (FileRef, Range<u64>);
 
 #[derive(Debug, Default)]
 struct Due {
@@ -96,7 +96,9 @@ impl Receipts {
     }
 }
 
-fn encode(receipts: &[Receipt]) -> Vec<u8> {
+/// A message with these receipts.
+#[must_use]
+pub fn encode(receipts: &[Receipt]) -> Vec<u8> {
     let mut out = Vec::with_capacity(receipts.len() * RECEIPT_BYTES);
     for (file, part) in receipts {
         out.extend_from_slice(&file.index);
@@ -109,7 +111,8 @@ fn encode(receipts: &[Receipt]) -> Vec<u8> {
 
 /// The receipts of a message; `None` if it is none, or holds too many. (Files are named by number:
 /// the hash of the path is 0.)
-pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Receipt>> {
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Option<Vec<Receipt>> {
     let one = |bytes: &[u8]| {
         let (index, bytes) = bytes.split_first_chunk()?;
         let (id, bytes) = bytes.split_first_chunk()?;

@@ -1,7 +1,7 @@
 //! The tiering engine as the cluster's store of local copies.
 
 use crate::sharing::{LocalStore, ServedIndex};
-use crate::tier::CopyName;
+use crate::tier::{CopyName, OpenCopy};
 use crate::tiering::{LiveSegment, TieringEngine};
 use monarch_abi::control::ControlMap;
 use monarch_abi::demand::file_key;
@@ -41,8 +41,8 @@ impl LocalStore for TieringEngine {
             .fold((0, 0), |(c, u), of| (c + of.capacity, u + of.used))
     }
 
-    fn open_copy(&self, tier: usize, name: CopyName) -> Option<OwnedFd> {
-        self.shared.cx.tiers.get(tier)?.copies.open(name).ok()
+    fn open_copy(&self, tier: usize, name: CopyName) -> Option<OpenCopy> {
+        self.shared.cx.tiers.get(tier)?.copies.open_shared(name).ok()
     }
 
     fn open_part(&self, tier: usize, part: u64) -> Option<OwnedFd> {

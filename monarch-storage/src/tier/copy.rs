@@ -3,6 +3,7 @@
 use super::checksum::{Fits, Sum};
 use super::codec::Codec;
 use super::found_copy::Copy;
+use super::kept_open::{KeptOpen, OpenCopy};
 use super::ledger::Reservation;
 use super::packed_copies::{self, PackedCopies};
 use super::space::{Allocating, Space};
@@ -54,13 +55,19 @@ pub(super) struct How {
 pub struct Copies {
     pub(super) space: Arc<Space>,
     trash: Arc<Trash>,
+    kept_open: Arc<KeptOpen>,
     log: Arc<TierLog>,
     packed: Arc<PackedCopies>,
 }
 
 impl Copies {
-    pub(super) fn new(space: Arc<Space>, trash: Arc<Trash>, log: Arc<TierLog>, packed: Arc<PackedCopies>) -> Self {
-        Self { space, trash, log, packed }
+    pub(super) fn new(
+        space: Arc<Space>,
+        (trash, kept_open): (Arc<Trash>, Arc<KeptOpen>),
+        log: Arc<TierLog>,
+        packed: Arc<PackedCopies>,
+    ) -> Self {
+        Self { space, trash, kept_open, log, packed }
     }
 
     /// Starts a copy of `size` bytes: reserves them in the ledger, looks whether they fit above
@@ -131,6 +138,28 @@ impl Copies {
     /// What the kernel said.
     pub fn open(&self, name: CopyName) -> io::Result<OwnedFd> {
         Ok(self.space.fs.read_file(name.rel_path().as_slice())?)
+    }
+
+    /// Opens a copy to send it: one that was sent a moment ago is still open, and may be used by
+    /// other threads at the same time.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_shared(&self, name: CopyName) -> io::Result<OpenCopy> {
+        let seen = match self.kept_open.find(name) {
+            Ok(copy) => return Ok(copy),
+            Err(seen) => seen,
+        };
+        let (fd, st) = self.space.fs.read_file_and_stat(name.rel_path().as_slice())?;
+        let copy = OpenCopy { fd: Arc::new(fd), size: st.st_size.unsigned_abs() };
+        self.kept_open.keep(name, &copy, seen);
+        Ok(copy)
+    }
+
+    /// Closes the copies that are open though no thread sends them, and keeps none open from now
+    /// on.
+    pub(super) fn close_kept(&self) {
+        self.kept_open.end();
     }
 
     /// Removes a copy that no process uses: the caller holds the tier, and serves no job.

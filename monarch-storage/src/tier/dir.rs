@@ -5,6 +5,7 @@ use super::copy::Copies;
 use super::error::TierError;
 use super::found_copy::Copy;
 use super::fs::{DIRS, NoTierFs, OLD_TRASH, TRASH, TierFs};
+use super::kept_open::KeptOpen;
 use super::ledger::Usage;
 use super::lock::{self, LOCK};
 use super::log_compactor::LogCompactor;
@@ -119,10 +120,11 @@ impl TierDir {
         let vfs = fs.room().map_err(fail("stat its file system"))?;
         let seed = read_seed(&fs);
         let space = Arc::new(Space::new(name, fs, capacity, vfs.f_frsize.max(512), keep_free));
-        let trash = Arc::new(Trash::new(space.clone()));
+        let kept_open = Arc::new(KeptOpen::new());
+        let trash = Arc::new(Trash::new(space.clone(), kept_open.clone()));
         let log = Arc::new(TierLog::new(space.clone()));
         let packed = Arc::new(PackedCopies::new(space.clone(), trash.clone()));
-        let copies = Arc::new(Copies::new(space.clone(), trash.clone(), log.clone(), packed.clone()));
+        let copies = Arc::new(Copies::new(space.clone(), (trash.clone(), kept_open), log.clone(), packed.clone()));
         let tier = Self {
             name: name.to_owned(),
             path,
@@ -245,6 +247,7 @@ impl TierDir {
     /// Lets another agent have the tier, though this process may not have ended: a thread of it may
     /// wait for a file system that does not answer, and keep its descriptors open.
     pub fn release(&self) {
+        self.copies.close_kept();
         let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
     }
 
@@ -255,6 +258,7 @@ impl TierDir {
         let (mut removed, mut failed) = (Removed::default(), Ok(()));
         let fs = &self.space.fs;
         self.space.give_up();
+        self.copies.close_kept();
         // A compaction of the log stops, and puts no log back.
         self.compactor.wait();
         for _ in 0..100 {

@@ -7,6 +7,7 @@
 //! whatever became of the file.
 
 use super::fs::TRASH;
+use super::kept_open::KeptOpen;
 use super::space::Space;
 use monarch_abi::hash::CopyName;
 use rustix::fd::AsFd;
@@ -38,6 +39,7 @@ const SWEEPS_BEFORE_EMPTIED: u32 = 20;
 #[derive(Debug)]
 pub struct Trash {
     space: Arc<Space>,
+    kept_open: Arc<KeptOpen>,
     leaving: Mutex<Leaving>,
 }
 
@@ -70,8 +72,8 @@ impl Leaving {
 }
 
 impl Trash {
-    pub(super) fn new(space: Arc<Space>) -> Self {
-        Self { space, leaving: Mutex::default() }
+    pub(super) fn new(space: Arc<Space>, kept_open: Arc<KeptOpen>) -> Self {
+        Self { space, kept_open, leaving: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Leaving> {
@@ -127,7 +129,11 @@ impl Trash {
     fn take_out(&self, mut parts: MutexGuard<'_, Leaving>, name: CopyName, size: u64, charged: bool) -> bool {
         let n = self.space.next_number();
         let path = format!("{TRASH}/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
-        match self.space.fs.rename(name.rel_path().as_slice(), &path) {
+        let renamed = self.space.fs.rename(name.rel_path().as_slice(), &path);
+        if let Ok(()) | Err(Errno::NOENT) = renamed {
+            self.kept_open.forget(name);
+        }
+        match renamed {
             Ok(()) => {
                 let charged = self.charge_for(&mut parts, name, size);
                 let file = TrashedFile { path, charged, sweeps_left: None };
@@ -212,6 +218,7 @@ impl Trash {
     /// Removes evicted files that no process has open any more; the number of those that are left.
     /// Copiers do not wait meanwhile.
     pub fn sweep(&self) -> usize {
+        self.kept_open.close_unused();
         let stuck = self.lock().stuck.len();
         for _ in 0..stuck {
             // Both under one lock: a new copy may get the name right after.

@@ -3,9 +3,12 @@
 
 use super::patient;
 use crate::harness::{Job, Running};
+use crate::node::copies;
 use crate::plan::Plan;
 use crate::reads::Reads;
 use crate::world::Cluster;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// 4.8 MB of files, a tier of 4 MiB: an eighth of it is for 12 of the 80 files that other nodes
 /// own.
@@ -65,4 +68,43 @@ fn epochs_in_the_same_order_read_each_byte_once_when_hybrid() {
 fn twice(c: &Cluster) {
     let all = c.pfs().paths().unwrap();
     all.iter().filter(|(_, p)| p.opens > 1 && p.bytes_read > 0).for_each(|(path, p)| println!("{path}: {p:?}"));
+}
+
+/// How long a node's copies are counted if the job there does not end.
+const MAX_WATCH: Duration = Duration::from_secs(120);
+
+/// All copies cost the same here, and the room for transient ones is full. A copy that was read
+/// leaves for the next file while that is asked for, and not once it has come, when the copier may
+/// have another reader to serve.
+#[test]
+fn room_for_a_file_of_another_node_is_made_while_that_node_is_asked() {
+    let plan = Plan::new(2).files(400).size(2000).tier_size("4MiB").placement("sharded");
+    let Some(c) = patient(plan.set("prefetch.enabled=false")).build() else { return };
+    let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let keepers: Vec<Running> = (0..c.len()).map(keep).collect();
+    let reads = Reads::epochs(1).with(&["--same-order"]);
+    c.together(&reads);
+    c.end(c.start_indexed([0], &reads));
+    let tier = c.node(0).tier();
+    let before = copies(&tier).len();
+    // An answer takes long enough for the copies to be counted meanwhile.
+    c.net().rate(1, 1);
+    let is_over = AtomicBool::new(false);
+    let least = std::thread::scope(|s| {
+        let watch = s.spawn(|| {
+            let (mut least, began) = (before, Instant::now());
+            while !is_over.load(Ordering::Relaxed) && began.elapsed() < MAX_WATCH {
+                // (A look at the directories takes a while: only what two see is so.)
+                let (first, second) = (copies(&tier), copies(&tier));
+                least = if first == second { least.min(first.len()) } else { least };
+            }
+            least
+        });
+        c.end(c.start_indexed([0], &reads));
+        is_over.store(true, Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    assert!((1..before).contains(&least), "{least} of {before}");
+    assert_eq!(copies(&tier).len(), before);
+    keepers.into_iter().for_each(|k| drop(k.end()));
 }

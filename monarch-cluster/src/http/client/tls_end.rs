@@ -14,8 +14,8 @@ use rustls::Error;
 use rustls::client::UnbufferedClientConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
 use std::io;
-use std::net::TcpStream;
-use std::time::Instant;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 /// Bytes that are received at a time: several records, of which each has at most 16,645.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -72,7 +72,10 @@ impl TlsEnd {
     /// # Errors
     /// Why it has not.
     pub(super) fn open(socket: TcpStream, tls: &Tls, options: &PeerOptions) -> Result<Self, WireError> {
-        let (addr, limit) = (options.addr, options.peer_timeout);
+        Self::shake_hands(socket, tls, (options.addr, options.peer_timeout))
+    }
+
+    fn shake_hands(socket: TcpStream, tls: &Tls, (addr, limit): (SocketAddr, Duration)) -> Result<Self, WireError> {
         let until = Instant::now() + limit;
         let tls = UnbufferedClientConnection::new(tls.client.clone(), Tls::no_name())
             .map_err(|source| WireError::Encrypt { source })?;
@@ -98,9 +101,10 @@ impl TlsEnd {
                 return Err(error);
             }
         }
-        // A server may have chosen no protocol at all.
-        let is_ours = end.tls.alpn_protocol().is_some();
-        if is_ours { Ok(end) } else { Err(fault(tls::into_io(Error::NoApplicationProtocol))) }
+        match tls::check_protocol(end.tls.alpn_protocol()) {
+            Ok(()) => Ok(end),
+            Err(error) => Err(fault(tls::into_io(error))),
+        }
     }
 
     /// The socket below.
@@ -295,6 +299,22 @@ impl Drop for TlsEnd {
             self.try_send();
         }
     }
+}
+
+/// What a client's end reads from a server at the other end of `socket`, up to its end or the first
+/// error; `None` if the server does not prove that it knows the secret. A door for tests.
+///
+/// # Errors
+/// The socket does not take a time limit.
+pub fn read_all(tls: &Tls, socket: TcpStream, limit: Duration) -> io::Result<Option<Vec<u8>>> {
+    socket.set_read_timeout(Some(limit))?;
+    let addr = (Ipv4Addr::LOCALHOST, 1).into();
+    let Ok(mut end) = TlsEnd::shake_hands(socket, tls, (addr, limit)) else { return Ok(None) };
+    let (mut all, mut buf) = (Vec::new(), [0; 1000]);
+    while let Ok(got @ 1..) = end.read(&mut buf) {
+        all.extend_from_slice(buf.get(..got).unwrap_or_default());
+    }
+    Ok(Some(all))
 }
 
 /// An error of the library that may only say how much room it needs.

@@ -86,9 +86,7 @@ impl TlsEnd {
                 return Err(tls::into_io(Error::General("its handshake is too long".to_owned())));
             }
         }
-        // A client may have offered no protocol at all.
-        let is_ours = self.tls.alpn_protocol().is_some();
-        if is_ours { Ok(()) } else { Err(tls::into_io(Error::NoApplicationProtocol)) }
+        tls::check_protocol(self.tls.alpn_protocol()).map_err(tls::into_io)
     }
 
     /// The socket below.

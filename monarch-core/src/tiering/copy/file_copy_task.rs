@@ -86,7 +86,18 @@ impl<'a> FileCopyTask<'a> {
                 new.publish_outcome(end);
                 None
             }
-            None => Some(new),
+            None => {
+                new.free_ahead();
+                Some(new)
+            }
+        }
+    }
+
+    /// Drops a copy for the next one while the peer looks for this file: once it has come, the
+    /// copier is free for the next demand.
+    fn free_ahead(&self) {
+        if self.file.passes() && self.file.source == RequestSource::Demand {
+            self.parts.transient.free_ahead(self.at, self.file.want.size);
         }
     }
 

@@ -198,9 +198,6 @@ impl Publisher {
             // A copy that stays decompressed, or whose file a peer owns.
             self.transient.add(tier, f.key, f.want.size, f.share.as_deref());
         }
-        if f.peer.is_some() && demand {
-            self.transient.free_ahead(tier, f.want.size);
-        }
         count(if demand { &self.cx.stats.demanded } else { &self.cx.stats.prefetched });
         lock(&self.catalog).add(f.key);
         lock(&self.retry_backoff).worked(f.key);

@@ -1,0 +1,4 @@
+//! See `monarch_fuzz::TARGETS`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| monarch_fuzz::run("account", bytes));
