@@ -2,6 +2,9 @@
 //!
 //!     cargo bench -p monarch-storage --bench index -- [--saved DIR [--cold]] 1280000 10000000
 //!
+//! `--file FILE` measures with a saved index, `--save FILE ROOT PATHS` makes one of a root that is
+//! not there, to start jobs with.
+//!
 //! Prints for each number: time to build, memory at its peak beside the tree's, bytes per path
 //! without its name, time to save, time until a saved index is usable (read, checksum, shared-memory
 //! files written and mapped), nanoseconds per lookup in shuffled order (hash, bucket, record), and
@@ -165,6 +168,16 @@ fn main() -> std::io::Result<()> {
             "--file" => {
                 let Some(file) = args.next().map(PathBuf::from) else { return Ok(()) };
                 return in_memory(|dir| measure_saved(&file, dir, is_cold));
+            }
+            "--save" => {
+                let (Some(file), Some(root), Some(Ok(paths))) =
+                    (args.next(), args.next(), args.next().map(|n| n.parse::<u32>()))
+                else {
+                    return Ok(());
+                };
+                let tree = Tree::synthetic(paths / PER_DIR, PER_DIR).of_root(Path::new(&root));
+                let built = index::try_build(tree, 42, [7; 16]).map_err(std::io::Error::other)?;
+                return index::save(&built, Path::new(&file)).map_err(std::io::Error::other);
             }
             "--load" => {
                 let (Some(saved), Some(dir)) = (args.next(), args.next()) else { return Ok(()) };

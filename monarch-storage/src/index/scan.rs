@@ -114,6 +114,13 @@ impl Tree {
 }
 
 impl Tree {
+    /// Makes it the tree of another root, for benchmarks.
+    #[must_use]
+    pub fn of_root(mut self, path: &Path) -> Self {
+        self.root_id = root_id(path);
+        self
+    }
+
     /// The entries of a directory, for tests that make up their attributes.
     ///
     /// # Panics
