@@ -6,10 +6,10 @@
 //! not there, to start jobs with.
 //!
 //! Prints for each number: time to build, memory at its peak beside the tree's, bytes per path
-//! without its name, time to save, time until a saved index is usable (read, checksum, shared-memory
-//! files written and mapped), nanoseconds per lookup in shuffled order (hash, bucket, record), and
-//! to list a directory. Everything lies in /dev/shm unless the saved index has a directory of its
-//! own; with `--cold` it is read from the disk there, not from the page cache.
+//! without its name, time to save, time until a saved index is usable (read, checksum,
+//! shared-memory files written and mapped), nanoseconds per lookup in shuffled order (hash, bucket,
+//! record), and to list a directory. Everything lies in /dev/shm unless the saved index has a
+//! directory of its own; with `--cold` it is read from the disk there, not from the page cache.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_abi::segment::Segment;

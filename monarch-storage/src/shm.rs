@@ -456,8 +456,8 @@ fn write_state(
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let index = IndexBytes(index).open().ok_or_else(bad)?;
     let large = match &buckets {
-        Buckets::Bytes(table) => LargeTable::of(&index, table, chunking),
-        Buckets::File(table) => LargeTable::of(&index, &table.map()?, chunking),
+        Buckets::Bytes(table) => LargeTable::of(&index, table, chunking.threshold, chunking.size),
+        Buckets::File(table) => LargeTable::of(&index, &table.map()?, chunking.threshold, chunking.size),
     };
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let deciders = if checks.absent.rule == AbsentRule::Kernel { 0 } else { u64::from(of.dirs) };

@@ -52,7 +52,7 @@ pub(crate) struct Bounds {
 
 /// Counts what is in flight, and decides how many copies prefetch may run.
 ///
-/// Methods: 30, most of them one question to one of the judgements.
+/// Methods: 31, most of them one question to one of the judgements.
 #[derive(Debug)]
 pub(crate) struct PrefetchThrottle {
     bounds: Bounds,

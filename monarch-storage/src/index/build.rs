@@ -11,7 +11,7 @@
 use super::parts::{IndexTooLarge, MAX_ENTRIES, Parts, Sizes};
 use super::read_dir::DirScan;
 use super::scan::Tree;
-use super::table::{Keys, fill};
+use super::table::{Columns, Keys, fill};
 use monarch_abi::index::{Dir, INDEX_CUT, INDEX_MAGIC, IndexHeader, LINK_OF_KERNEL, Record};
 use monarch_abi::state::buckets_for;
 use zerocopy::IntoBytes;
@@ -124,13 +124,6 @@ pub fn build_into<P: AsMut<[u8]>>(
     };
     out[..size_of::<IndexHeader>()].copy_from_slice(header.as_bytes());
     Ok((placed, buckets))
-}
-
-/// The records, directories and names of an index that is being made.
-pub(super) struct Columns<'a> {
-    pub(super) records: &'a mut [u8],
-    pub(super) dirs: &'a [u8],
-    pub(super) names: &'a [u8],
 }
 
 /// The parts of an index that is being made, and how far each has got. Fields: 12, one for each

@@ -1,6 +1,5 @@
 //! Fills the lookup table of an index, and the slot numbers of hard-linked names.
 
-use super::build::Columns;
 use monarch_abi::hash::path_hash;
 use monarch_abi::index::{Dir, Record};
 use monarch_abi::state::{Bucket, MAX_PROBES, NO_ID, SLOTS, Slot, buckets_for, home_bucket};
@@ -8,6 +7,13 @@ use monarch_abi::word::{State, Word};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use zerocopy::FromBytes;
+
+/// The records, directories and names of an index that is being made.
+pub(super) struct Columns<'a> {
+    pub(super) records: &'a mut [u8],
+    pub(super) dirs: &'a [u8],
+    pub(super) names: &'a [u8],
+}
 
 /// What a table needs to know of an entry: 16 bytes.
 #[derive(Clone, Copy, Debug)]

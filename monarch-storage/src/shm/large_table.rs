@@ -1,6 +1,5 @@
 //! The table of large files of a state file.
 
-use super::Chunking;
 use crate::parts_of::in_parts;
 use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
 use monarch_abi::index::{Index, Record};
@@ -21,12 +20,12 @@ pub(super) struct LargeTable {
 }
 
 impl LargeTable {
-    /// Finds them in an index and its lookup table. Further names of a hard-linked inode are left
-    /// out.
-    pub(super) fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
+    /// Finds the files of more than `threshold` bytes in an index and its lookup table; their
+    /// chunks have `chunk` bytes. Further names of a hard-linked inode are left out.
+    pub(super) fn of(index: &Index<'_>, buckets: &[u8], threshold: u64, chunk: u64) -> Self {
         // First a pass in the order of the records: the table is in the order of the hashes, and
         // most files are small.
-        let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
+        let is_large = |r: &Record| r.is_file() && r.size > threshold;
         let marks: Vec<u64> = in_parts((index.len() as u32).div_ceil(64), |words| {
             let mark = |word: u32| {
                 let ids = word * 64..word.saturating_add(1).saturating_mul(64).min(index.len() as u32);
@@ -46,7 +45,7 @@ impl LargeTable {
             let (word, id) = (Word(field(8)), field(12));
             let record =
                 Some(id).filter(|&id| marked(id) && word.state() != State::Link).and_then(|id| index.record(id));
-            found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
+            found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunk))));
         }
         found.sort_unstable();
         // A file with too many chunks, as sparse ones may have, is left to the PFS, like any other
