@@ -1,16 +1,22 @@
 //! Size and speed of the namespace index at a given number of paths.
 //!
-//!     cargo bench -p monarch-storage --bench index -- 1280000 10000000
+//!     cargo bench -p monarch-storage --bench index -- [--saved DIR [--cold]] 1280000 10000000
 //!
-//! Prints for each number: time to build, bytes per path without its name, time to save, time until
-//! a saved index is usable (read, checksum, shared-memory files written and mapped), nanoseconds
-//! per lookup in shuffled order (hash, bucket, record).
+//! `--file FILE` measures with a saved index, `--save FILE ROOT PATHS` makes one of a root that is
+//! not there, to start jobs with.
+//!
+//! Prints for each number: time to build, memory at its peak beside the tree's, bytes per path
+//! without its name, time to save, time until a saved index is usable (read, checksum,
+//! shared-memory files written and mapped), nanoseconds per lookup in shuffled order (hash, bucket,
+//! record), and to list a directory. Everything lies in /dev/shm unless the saved index has a
+//! directory of its own; with `--cold` it is read from the disk there, not from the page cache.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
+use monarch_abi::segment::Segment;
 use monarch_storage::index::{self, Tree};
 use monarch_storage::shm;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Random numbers for the order (splitmix64).
 fn next(state: &mut u64) -> u64 {
@@ -21,32 +27,70 @@ fn next(state: &mut u64) -> u64 {
     z ^ z >> 31
 }
 
-fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
-    let per_dir = 1280;
+/// Private memory of this process at its highest since the last call, bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) << 10
+    };
+    field("VmHWM:").saturating_sub(field("RssShmem:"))
+}
+
+/// Processor time of this thread: other programs may run beside.
+fn processor_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
+}
+
+/// Makes a segment of a saved index, as an agent does.
+fn load(saved: &Path, dir: &Path) -> std::io::Result<(Segment<'static>, u64, u64)> {
+    let held = std::sync::Arc::new(monarch_storage::held_dir::HeldDir::at(dir)?);
+    let index::Loaded { file, index, table } = index::load_within(saved, &held).map_err(std::io::Error::other)?;
+    let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
+    let checks = shm::Checks { loaded: true, ..shm::Checks::default() };
+    shm::segment_with(&held, (file, &index), shm::Buckets::File(table), [1; 16], chunking, checks)
+}
+
+fn measure(paths: u32, dir: &Path, saved: &Path, is_cold: bool) -> std::io::Result<()> {
+    let tree = Tree::synthetic(paths / PER_DIR, PER_DIR);
+    let tree_peak = peak();
     let start = Instant::now();
-    let built = index::build(Tree::synthetic(paths / per_dir, per_dir), 42, [7; 16]);
+    let built = index::try_build(tree, 42, [7; 16]).map_err(std::io::Error::other)?;
     let build = start.elapsed();
-    let header = built.header();
-    let saved_file = dir.join("saved.idx");
+    let peak = peak();
+    let saved_file = saved.join("saved.idx");
     let start = Instant::now();
     index::save(&built, &saved_file).map_err(std::io::Error::other)?;
     let save = start.elapsed();
     drop(built);
-    let held = std::sync::Arc::new(monarch_storage::held_dir::HeldDir::at(dir)?);
+    print!(
+        "built in {:.2} s (private memory {:.2} GiB at its peak, the tree {:.2}), saved in {:.2} s; ",
+        build.as_secs_f64(),
+        peak as f64 / GIB,
+        tree_peak as f64 / GIB,
+        save.as_secs_f64()
+    );
+    measure_saved(&saved_file, dir, is_cold)
+}
+
+fn measure_saved(saved_file: &Path, dir: &Path, is_cold: bool) -> std::io::Result<()> {
     let mut usable = Vec::new();
-    let mut segment = None;
-    for turn in 0..3u8 {
-        let start = Instant::now();
-        let index::Loaded { file, index, buckets } =
-            index::load_within(&saved_file, &held).map_err(std::io::Error::other)?;
-        let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
-        let checks = shm::Checks { loaded: true, ..shm::Checks::default() };
-        let made = shm::segment_with(&held, (file, &index), &buckets, [turn; 16], chunking, checks)?;
-        usable.push(start.elapsed());
-        segment = Some(made);
+    for _ in 0..3 {
+        if is_cold {
+            let file = std::fs::File::open(saved_file)?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+        // In a process of its own, as mappings of segments are kept for the life of a process.
+        let me = std::env::current_exe()?;
+        let done = std::process::Command::new(me).arg("--load").arg(saved_file).arg(dir).output()?;
+        let seconds = String::from_utf8_lossy(&done.stdout).trim().parse::<f64>();
+        usable.push(seconds.map_err(|_| std::io::Error::other(String::from_utf8_lossy(&done.stderr).into_owned()))?);
     }
-    usable.sort();
-    let Some((segment, index_len, state_len)) = segment else { return Ok(()) };
+    usable.sort_by(f64::total_cmp);
+    let (segment, index_len, state_len) = load(saved_file, dir)?;
+    let header = *segment.index.header;
     let names = header.names_len;
     let bytes = (index_len + state_len - names) as f64 / f64::from(header.entries);
     // Paths in shuffled order, kept in one arena so that their own cache misses stay sequential.
@@ -63,38 +107,103 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
         arena.extend_from_slice(&buf[..len]);
         ends.push(arena.len());
     }
-    let mut rounds = Vec::new();
-    for _ in 0..5 {
-        let start = Instant::now();
-        let (mut from, mut sum) = (0, 0u64);
-        for &end in &ends {
-            sum += segment.lookup(&arena[from..end]).map_or(0, |e| e.record.size);
-            from = end;
+    let look_up = || {
+        let mut rounds = Vec::new();
+        for _ in 0..5 {
+            let start = processor_time();
+            let (mut from, mut sum) = (0, 0u64);
+            for &end in &ends {
+                sum += segment.lookup(&arena[from..end]).map_or(0, |e| e.record.size);
+                from = end;
+            }
+            rounds.push((processor_time() - start).as_nanos() as f64 / ends.len() as f64);
+            std::hint::black_box(sum);
         }
-        rounds.push(start.elapsed().as_nanos() as f64 / ends.len() as f64);
-        std::hint::black_box(sum);
+        rounds.sort_by(f64::total_cmp);
+        (rounds[2], rounds[0])
+    };
+    let lookup = look_up();
+    let start = Instant::now();
+    let huge = shm::use_huge_pages(&segment) as f64 / (index_len + state_len) as f64;
+    let (collapse, in_huge) = (start.elapsed(), look_up());
+    let start = Instant::now();
+    let dirs = segment.index.dirs().iter().skip(1).step_by(97).take(1000);
+    let mut listed = 0;
+    for d in dirs.clone() {
+        let children = segment.index.children(d, 0).filter_map(|(_, r)| segment.index.name(r));
+        listed += children.map(<[u8]>::len).sum::<usize>();
     }
-    rounds.sort_by(f64::total_cmp);
+    let list = start.elapsed().as_secs_f64() / dirs.count().max(1) as f64;
+    std::hint::black_box(listed);
     println!(
-        "{:>9} paths: build {:.2} s, {:.1} B + name each, save {:.2} s, saved index usable in {:.3} s (median of 3), lookup shuffled {:.0} ns",
+        "{} paths: {bytes:.1} B + name each, saved index of {:.2} GiB usable in {:.2} s (of {usable:.2?}), lookup \
+         shuffled {:.0} ns (at best {:.0}), with {:.0} % in huge pages {:.0} (at best {:.0}; made in {:.1} s), {} names listed in \
+         {:.1} us",
         header.entries,
-        build.as_secs_f64(),
-        bytes,
-        save.as_secs_f64(),
-        usable[1].as_secs_f64(),
-        rounds[2]
+        std::fs::metadata(saved_file)?.len() as f64 / GIB,
+        usable[1],
+        lookup.0,
+        lookup.1,
+        huge * 100.0,
+        in_huge.0,
+        in_huge.1,
+        collapse.as_secs_f64(),
+        PER_DIR,
+        list * 1e6
     );
     Ok(())
 }
 
+/// Files of a directory.
+const PER_DIR: u32 = 1280;
+const GIB: f64 = (1u64 << 30) as f64;
+
 fn main() -> std::io::Result<()> {
-    let counts: Vec<u32> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let mut args = std::env::args().skip(1);
+    let (mut counts, mut saved, mut is_cold) = (Vec::new(), None, false);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--saved" => saved = args.next().map(PathBuf::from),
+            "--cold" => is_cold = true,
+            "--file" => {
+                let Some(file) = args.next().map(PathBuf::from) else { return Ok(()) };
+                return in_memory(|dir| measure_saved(&file, dir, is_cold));
+            }
+            "--save" => {
+                let (Some(file), Some(root), Some(Ok(paths))) =
+                    (args.next(), args.next(), args.next().map(|n| n.parse::<u32>()))
+                else {
+                    return Ok(());
+                };
+                let tree = Tree::synthetic(paths / PER_DIR, PER_DIR).of_root(Path::new(&root));
+                let built = index::try_build(tree, 42, [7; 16]).map_err(std::io::Error::other)?;
+                return index::save(&built, Path::new(&file)).map_err(std::io::Error::other);
+            }
+            "--load" => {
+                let (Some(saved), Some(dir)) = (args.next(), args.next()) else { return Ok(()) };
+                let start = Instant::now();
+                let _segment = load(Path::new(&saved), Path::new(&dir))?;
+                println!("{}", start.elapsed().as_secs_f64());
+                return Ok(());
+            }
+            // (cargo adds words of its own.)
+            number => counts.extend(number.parse::<u32>()),
+        }
+    }
     for paths in if counts.is_empty() { vec![1_280_000] } else { counts } {
-        let dir = PathBuf::from(format!("/dev/shm/monarch-bench-index-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
-        let done = measure(paths, &dir);
-        std::fs::remove_dir_all(&dir)?;
-        done?;
+        in_memory(|dir| {
+            let beside = saved.as_ref().map_or(dir, PathBuf::as_path);
+            measure(paths, dir, beside, is_cold)
+        })?;
     }
     Ok(())
+}
+
+/// Calls `measure` with a new directory in shared memory, and removes it.
+fn in_memory(measure: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    let dir = PathBuf::from(format!("/dev/shm/monarch-bench-index-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let done = measure(&dir);
+    let _ = std::fs::remove_dir_all(&dir);
+    done
 }

@@ -380,8 +380,8 @@ pub struct Control {
     pub ring_head: AtomicU64,
     /// Number of output roots.
     pub outputs_len: AtomicU32,
-    /// Zero.
-    pub reserved4: AtomicU32,
+    /// Goes up with every demand that a copier has taken: the line moves.
+    pub taken: AtomicU32,
     /// Zero.
     pub reserved3: [AtomicU64; 13],
 

@@ -3,11 +3,11 @@
 //! A demand is one compare-and-swap Absent -> Requested, one bit in a bitmap and a futex wake, so
 //! that a client killed at any instruction leaves nothing half-done: at worst a Requested word
 //! whose bit is missing, and the next reader sets the bit again. Waiting has two clocks: `pickup`
-//! until the agent has taken the demand, `stall` without any progress after that. A copier inside a
-//! PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so
-//! that an overloaded PFS is not asked twice. An agent that lives but does not run (stopped,
-//! swapped out) is recognised by its pulse: once that is missing for `stall`, demands are still
-//! left for it, but no reader waits.
+//! during which copiers take neither this demand nor those before it, `stall` without any progress
+//! after that, or in line. A copier inside a PFS call says so, and is then waited for as the PFS
+//! itself would have been, up to `max_wait`, so that an overloaded PFS is not asked twice. An agent
+//! that lives but does not run (stopped, swapped out) is recognised by its pulse: once that is
+//! missing for `stall`, demands are still left for it, but no reader waits.
 
 use crate::chunks::{DropSnapshot, LargeFile, PAGED, REST};
 use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
@@ -191,6 +191,8 @@ struct Waiter<'a, 'c, W> {
     start: u64,
     /// When progress was last seen, and the mark then.
     mark: (u64, u32),
+    /// When the line of demands was last seen to move, and how far it had got.
+    line: (u64, u32),
     /// When the agent's lock was last looked at.
     checked: u64,
 }
@@ -218,7 +220,8 @@ enum Step {
 impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
     fn new(ctl: &'a ControlMap<'c>, watch: &'a W) -> Self {
         let start = watch.now_us();
-        Self { ctl, watch, start, mark: (start, 0), checked: start }
+        let line = (start, ctl.ctl.taken.load(Ordering::Relaxed));
+        Self { ctl, watch, start, mark: (start, 0), line, checked: start }
     }
 
     /// How a copy under way gets on.
@@ -256,7 +259,13 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
         let waited = now.saturating_sub(self.start);
         let &Step::Taken(progress, in_pfs) = step else {
             self.mark.0 = now;
-            return clock(&self.ctl.ctl.pickup_ms).saturating_sub(waited);
+            // In line behind others it is not forgotten, as long as copiers take those.
+            let taken = self.ctl.ctl.taken.load(Ordering::Relaxed);
+            if taken != self.line.1 {
+                self.line = (now, taken);
+            }
+            let pickup = clock(&self.ctl.ctl.pickup_ms).saturating_sub(now.saturating_sub(self.line.0));
+            return pickup.min(clock(&self.ctl.ctl.stall_ms).saturating_sub(waited));
         };
         if progress != self.mark.1 || in_pfs {
             self.mark = (now, progress);

@@ -81,6 +81,9 @@ pod!(IndexHeader);
 /// errors of the PFS).
 pub const INDEX_CUT: u32 = 2;
 
+/// `aux` of a symbolic link whose target is not held: the kernel is asked for it.
+pub const LINK_OF_KERNEL: u32 = u32::MAX;
+
 /// Owner value of a record whose metadata does not fit: the kernel answers stat.
 pub const OWNER_KERNEL: u16 = u16::MAX;
 
@@ -105,7 +108,8 @@ pub struct Record {
     pub check: u32,
     /// Allocated 512-byte blocks.
     pub blocks: u32,
-    /// Directories: position in the table of directories. Symbolic links: offset of the target.
+    /// Directories: position in the table of directories. Symbolic links: offset of the target, or
+    /// [`LINK_OF_KERNEL`].
     /// Hard-linked files: slot number of the name whose word counts.
     pub aux: u32,
     /// Lower half of the offset of the name.
@@ -272,7 +276,7 @@ impl<'a> Index<'a> {
     /// Target of a symbolic link.
     #[must_use]
     pub fn link_target(&self, r: &Record) -> Option<&'a [u8]> {
-        if !r.is_link() {
+        if !r.is_link() || r.aux == LINK_OF_KERNEL {
             return None;
         }
         let off = r.aux as usize;
@@ -326,19 +330,32 @@ impl<'a> Index<'a> {
     /// is read of it later is checked for bounds only.
     #[must_use]
     pub fn is_sound(&self) -> bool {
+        self.is_sound_between(0, u32::try_from(self.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The part of [`Index::is_sound`] that concerns the entries `from..end`. It is true of the
+    /// whole if it is of parts that make up the whole.
+    #[must_use]
+    pub fn is_sound_between(&self, from: u32, end: u32) -> bool {
         let root = self.dirs.first().is_some_and(|d| d.id == 0 && d.parent == 0 && d.end as usize == self.len());
-        let mut seen = 0usize;
-        let sound = (0u32..).zip(self.records).all(|(id, r)| {
+        // Where the directories of this part begin, and those of the next. (Whatever the order of
+        // a damaged table is, the next part begins its count where this one has to end.)
+        let starts_at = |id: u32| self.dirs.partition_point(|d| d.id < id);
+        let is_last = end as usize == self.len();
+        let mut seen = if from == 0 { 0 } else { starts_at(from) };
+        let until = if is_last { self.dirs.len() } else { starts_at(end) };
+        let entries = self.records.get(from as usize..end as usize).unwrap_or_default();
+        let sound = (from..end).zip(entries).all(|(id, r)| {
             if r.is_dir() {
                 // They are numbered in the order of their records.
                 let here = r.aux as usize == seen && self.is_nested(id, seen);
                 seen += 1;
                 here && (id == 0 || self.has_name(r))
             } else {
-                self.has_name(r) && (!r.is_link() || self.link_target(r).is_some())
+                self.has_name(r) && (!r.is_link() || r.aux == LINK_OF_KERNEL || self.link_target(r).is_some())
             }
         });
-        root && sound && seen == self.dirs.len()
+        root && sound && seen == until
     }
 
     /// Whether the directory at a position is that of record `id` and ends within its parent.

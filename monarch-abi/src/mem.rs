@@ -13,6 +13,12 @@ use crate::scratch::Scratch;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Bytes of a huge page, and multiples at which large mappings begin, so that the kernel can use
+/// huge pages for them.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes of a file from which on its mappings do.
+pub const MIN_HUGE_BYTES: usize = 32 << 20;
+
 /// Types for which every bit pattern is valid and that have no padding.
 ///
 /// # Safety

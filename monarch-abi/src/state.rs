@@ -120,6 +120,10 @@ pub const fn buckets_for(entries: u64) -> u64 {
     entries * 5 / 14 + 1
 }
 
+/// Most entries of an index: slots are named by numbers of 32 bits.
+pub const MAX_ENTRIES: u64 = (u32::MAX as u64 / SLOTS as u64 - 1) * 14 / 5;
+const _: () = assert!(buckets_for(MAX_ENTRIES) * SLOTS as u64 <= u32::MAX as u64 && MAX_ENTRIES < NO_ID as u64);
+
 /// First bucket of a path: the upper 44 bits of its fingerprint, scaled.
 #[must_use]
 #[inline]

@@ -160,6 +160,11 @@ pub struct Source {
     pub io_size: u64,
     /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
     pub max_inflight: usize,
+    /// The same while readers wait for small files (up to 256 KiB): each of them would have a
+    /// request of its own in flight otherwise. Default 256, or `max_inflight` where that was
+    /// written; `max_inflight` to 1024.
+    #[serde(default)]
+    pub max_demands: usize,
     /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no
     /// limit; at least 1 MiB/s.
     pub bandwidth_limit: Option<u64>,

@@ -164,6 +164,9 @@ pub(super) struct RawSource {
     pub(super) io_size: Option<Given<Size>>,
     /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
     pub(super) max_inflight: Option<Given<Count>>,
+    /// Requests in flight at the PFS while readers wait for small files (up to 256 KiB). Default
+    /// 256 where max_inflight is left out, otherwise the same; max_inflight to 1024.
+    pub(super) max_demands: Option<Given<Count>>,
     /// Limit of what this node reads from the PFS, such as 500MiB/s. Default none; at least 1MiB/s.
     pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// Limit of the PFS operations that this node starts in a second, those of the scan included.

@@ -45,6 +45,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.section("source");
     page.set("source.io_size", &Size::show(&source.io_size));
     page.set("source.max_inflight", &Count::show(&source.max_inflight));
+    page.set("source.max_demands", &Count::show(&source.max_demands));
     page.set("source.bandwidth_limit", &OrNone::<Rate>::show(&source.bandwidth_limit));
     page.set("source.iops_limit", &OrNone::<Count>::show(&source.iops_limit));
     page.set("source.backoff", &source.backoff.to_string());

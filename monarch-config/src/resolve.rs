@@ -27,6 +27,8 @@ use super::raw::{
 use super::units::{HOUR, KIB, MIB, TIB, about};
 use super::{outputs, roots, tiers};
 
+/// The default of [`Source::max_demands`]: readers of a node with 8 processes of 32 workers.
+const MAX_DEMANDS: usize = 256;
 const DAY: Duration = Duration::from_hours(24);
 /// The longest [`Source::purge_age`].
 const MAX_PURGE_AGE: Duration = Duration::from_hours(24 * 3650);
@@ -160,9 +162,15 @@ pub(super) fn source(cx: &mut Context<'_>, raw: &RawSource) -> Result<Source, Co
     let bandwidth_limit = cx.limit(keys[1], raw.bandwidth_limit.as_ref(), MIB..=TIB)?;
     let iops_limit = cx.limit(keys[2], raw.iops_limit.as_ref(), 1..=1_000_000)?;
     let (caps, keys) = (cx.caps.clone(), keys.map(Key::new));
+    let max_inflight = cx.capped(&keys[0], max_inflight, caps.max_inflight.as_ref(), Count::show);
+    // (A bound that a user or a site has set holds for demands, too.)
+    let is_bounded = raw.max_inflight.is_some() || caps.max_inflight.is_some();
+    let default = if is_bounded { max_inflight } else { MAX_DEMANDS.max(max_inflight) };
+    let max_demands = cx.within("source.max_demands", raw.max_demands.as_ref(), default, max_inflight..=1024)?;
     Ok(Source {
         io_size,
-        max_inflight: cx.capped(&keys[0], max_inflight, caps.max_inflight.as_ref(), Count::show),
+        max_inflight,
+        max_demands: cx.capped(&Key::new("source.max_demands"), max_demands, caps.max_inflight.as_ref(), Count::show),
         bandwidth_limit: cx.capped_limit(&keys[1], bandwidth_limit, caps.bandwidth_limit.as_ref(), Rate::show),
         iops_limit: cx.capped_limit(&keys[2], iops_limit, caps.iops_limit.as_ref(), Count::show),
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,

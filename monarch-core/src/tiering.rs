@@ -129,6 +129,7 @@ impl TieringEngine {
         let TieringParts { ctl, tiers, engines, limits, policy, latencies, hint_dir, purge_age, options, stop } = of;
         let throttle = PrefetchThrottle::new(Bounds {
             pfs: options.max_inflight,
+            demands: options.max_demands,
             remote: options.remote,
             has_rings: engines.uring.is_some(),
             backs_off: options.backoff,

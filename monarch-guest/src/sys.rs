@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
 use monarch_abi::hash::Identity;
-use monarch_abi::mem::PathBuffer;
+use monarch_abi::mem::{HUGE_PAGE_BYTES, MIN_HUGE_BYTES, PathBuffer};
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 
 pub use monarch_abi::sys::call;
@@ -277,6 +277,21 @@ pub fn sleep_us(us: i64) {
 pub fn map(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Option<*mut u8> {
     // SAFETY: at an address that the kernel picks.
     let p = unsafe { call(libc::SYS_mmap, [0, len, prot as usize, flags as usize, fd as isize as usize, 0]) };
+    (!(-4095..0).contains(&p)).then_some(p as *mut u8)
+}
+
+/// Maps all of a file, shared; a large one at an address at which it can have huge pages.
+#[must_use]
+pub fn map_for_huge_pages(len: usize, prot: c_int, fd: c_int) -> Option<*mut u8> {
+    if len < MIN_HUGE_BYTES {
+        return map(len, prot, libc::MAP_SHARED, fd);
+    }
+    let reserved = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = map(len.checked_add(HUGE_PAGE_BYTES)?, libc::PROT_NONE, reserved, -1)?;
+    let at = (start as usize).checked_next_multiple_of(HUGE_PAGE_BYTES)?;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: within a mapping that was just made, and that nothing refers to.
+    let p = unsafe { call(libc::SYS_mmap, [at, len, prot as usize, flags as usize, fd as isize as usize, 0]) };
     (!(-4095..0).contains(&p)).then_some(p as *mut u8)
 }
 

@@ -12,14 +12,17 @@ mod environments;
 mod files;
 mod links_out;
 mod listed;
+mod parts;
 mod read_dir;
 mod released;
 mod sample;
 mod saved;
+mod saved_pieces;
 mod scan;
 mod scan_queue;
 mod shared_scan;
 mod software;
+mod table;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -27,13 +30,14 @@ mod verify;
 pub use crate::sys::now_ns;
 pub use absent::{decider_words, folds_case};
 pub use ages::{Ages, Near};
-pub use build::{Built, build};
+pub use build::{BuildError, Built, build, build_into, try_build};
 pub use files::each_file;
 pub use links_out::{LinksOut, OF_THE_SYSTEM};
 pub use listed::{
     DirReader, Listed, MAX_LISTINGS_BYTES, decode as decode_listings, decode_paths, encode as encode_listings,
     encode_paths,
 };
+pub use parts::IndexTooLarge;
 pub use read_dir::ScanProgress;
 pub use released::Released;
 pub use sample::sample_tree;

@@ -21,6 +21,7 @@ mod beneath;
 pub mod engine;
 pub mod held_dir;
 pub mod index;
+mod parts_of;
 pub mod private_dir;
 pub mod sharing;
 pub mod shm;

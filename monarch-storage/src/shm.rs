@@ -5,15 +5,16 @@
 //! maps them. They get their name by rename, so that no process sees one half-written. Mappings are
 //! kept for the life of the process: threads may hold references anywhere.
 
+mod large_table;
+
 use crate::held_dir::HeldDir;
-use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
+use large_table::LargeTable;
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
 use monarch_abi::guard::Guards;
-use monarch_abi::index::{Index, IndexHeader, Record};
-use monarch_abi::mem::Map;
+use monarch_abi::index::{Index, IndexHeader};
+use monarch_abi::mem::{HUGE_PAGE_BYTES, MIN_HUGE_BYTES, Map};
 use monarch_abi::segment::Segment;
-use monarch_abi::state::{NO_ID, STATE_MAGIC, Slot, StateHeader, StateMap, TABLE_OFF, layout_of};
-use monarch_abi::word::{State, Word};
+use monarch_abi::state::{STATE_MAGIC, StateHeader, StateMap, TABLE_OFF, layout_of};
 use monarch_config::AbsentRule;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -28,6 +29,11 @@ pub use monarch_config::Checks;
 
 /// Name of the control block in a runtime directory.
 pub const CONTROL: &str = "control";
+
+/// See madvise(2). (Not in each C library that is supported.)
+const MADV_COLLAPSE: libc::c_int = 25;
+/// Bytes of a call for it.
+const HUGE_STEP_BYTES: usize = 64 << 20;
 
 /// Maps a file read-only for this process.
 fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
@@ -58,13 +64,46 @@ fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'stat
         return Err(io::Error::new(io::ErrorKind::InvalidData, "empty shared-memory file"));
     }
     let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-    // SAFETY: a fresh mapping at an address the kernel picks, of a file whose blocks are allocated
-    // and that is never truncated; it is never unmapped, hence 'static.
+    // SAFETY: a fresh mapping at an address the kernel picks, or within one that it has just
+    // reserved there, of a file whose blocks are allocated and that is never truncated; it is never
+    // unmapped, hence 'static.
     unsafe {
-        let p = rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)?;
+        let (mut at, mut flags) = (std::ptr::null_mut(), MapFlags::SHARED);
+        if len >= MIN_HUGE_BYTES {
+            // Huge pages begin at multiples of their size.
+            let reserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let start = rustix::mm::mmap_anonymous(at, len + HUGE_PAGE_BYTES, ProtFlags::empty(), reserved)?;
+            (at, flags) = (start.byte_add(start.align_offset(HUGE_PAGE_BYTES)), flags | MapFlags::FIXED);
+        }
+        let p = rustix::mm::mmap(at, len, prot, flags, &fd, 0)?;
         let _ = rustix::mm::madvise(p, len, Advice::LinuxDontDump);
         Ok(Map::new(p.cast(), len))
     }
+}
+
+/// Has the kernel hold the files of a large segment in huge pages, as far as it can: a lookup among
+/// many names waits for the page tables otherwise, of which each process that maps the segment has
+/// its own. Returns the bytes that are in huge pages. May take seconds; readers go on meanwhile.
+pub fn use_huge_pages(segment: &Segment<'_>) -> u64 {
+    let index = (std::ptr::from_ref(segment.index.header).cast::<u8>(), segment.index.header.len);
+    let state = (std::ptr::from_ref(segment.state.header).cast::<u8>(), segment.state.header.len);
+    let mut huge = 0;
+    for (start, len) in [index, state].into_iter().filter(|(_, len)| *len >= MIN_HUGE_BYTES as u64) {
+        let len = len as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        for done in (0..len).step_by(HUGE_STEP_BYTES) {
+            let step = (len - done).min(HUGE_STEP_BYTES);
+            // SAFETY: advice about mapped memory that changes none of its bytes.
+            let failed = unsafe { libc::madvise(start.byte_add(done).cast_mut().cast(), step, MADV_COLLAPSE) } != 0;
+            match failed.then(|| io::Error::last_os_error().raw_os_error()).flatten() {
+                None => huge += step as u64,
+                // (Pages that are busy now stay small.)
+                Some(libc::EAGAIN | libc::EBUSY) => {}
+                // Linux before 6.1, or a system that forbids it; no memory to spare.
+                Some(_) => break,
+            }
+        }
+    }
+    huge
 }
 
 /// A file, with all its bytes allocated, that has a temporary name. Dropped, it is removed unless
@@ -89,8 +128,27 @@ impl Unfinished {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = File::from(dir.open_file(tmp.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
         let new = Self { file, dir: dir.clone(), at: Some(tmp) };
-        rustix::fs::fallocate(&new.file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+        if len > 0 {
+            new.allocate(len)?;
+        }
         Ok(new)
+    }
+
+    /// Makes such a file of no bytes: those that are written take their space then. Before it is
+    /// mapped it is [`Unfinished::allocate`]d.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn empty(dir: &Arc<HeldDir>) -> io::Result<Self> {
+        Self::within(dir, 0)
+    }
+
+    /// Makes it `len` bytes long at least, and allocates them.
+    ///
+    /// # Errors
+    /// What the kernel said, `ENOSPC` when shared memory is full.
+    pub fn allocate(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len)?)
     }
 
     /// Makes such a file in a directory.
@@ -117,6 +175,17 @@ impl Unfinished {
         map_private(&self.file)
     }
 
+    /// Maps its bytes to write them.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn map_to_write(self) -> io::Result<MappedFile> {
+        // SAFETY: a file of the private runtime directory that has no name yet by which another
+        // process would open it; its blocks are allocated.
+        let map = unsafe { memmap2::MmapMut::map_mut(&self.file) }?;
+        Ok(MappedFile { file: self, map })
+    }
+
     /// Gives it its final name, and `mode`: read-only if it is not written to any more.
     ///
     /// # Errors
@@ -136,6 +205,29 @@ impl Drop for Unfinished {
         if let Some(tmp) = &self.at {
             let _ = self.dir.unlink(tmp.as_str());
         }
+    }
+}
+
+/// An unfinished file that is written through a mapping.
+#[derive(Debug)]
+pub struct MappedFile {
+    file: Unfinished,
+    map: memmap2::MmapMut,
+}
+
+impl MappedFile {
+    /// The file, and its bytes, which are not written to any more.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn written(self) -> io::Result<(Unfinished, memmap2::Mmap)> {
+        Ok((self.file, self.map.make_read_only()?))
+    }
+}
+
+impl AsMut<[u8]> for MappedFile {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.map
     }
 }
 
@@ -266,59 +358,48 @@ pub struct Chunking {
     pub size: u64,
 }
 
-/// Words of all bitmaps of chunks in a state file: 64 MiB, enough for 1 PiB of chunks of 4 MiB.
-const MAX_CHUNK_WORDS: u64 = 8 << 20;
-
-/// The large files of an index, as a state file holds them.
-struct LargeTable {
-    /// The files, by id.
-    files: Vec<[u8; size_of::<Large>()]>,
-    /// Their positions by inode number.
-    by_ino: Vec<u32>,
-    /// Words of all bitmaps.
-    words: u64,
+/// The lookup table of a segment, in the file that will hold its state.
+#[derive(Debug)]
+pub struct TableFile {
+    file: Unfinished,
+    bytes: u64,
 }
 
-impl LargeTable {
-    /// Finds them in an index and its lookup table. Further names of a hard-linked inode are left
-    /// out.
-    fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
-        // First a pass in the order of the records: the table is in the order of the hashes, and
-        // most files are small.
-        let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
-        let mut marks = vec![0u64; index.len().div_ceil(64)];
-        for id in (0..index.len() as u32).filter(|&id| index.record(id).is_some_and(is_large)) {
-            marks[id as usize / 64] |= 1 << (id % 64);
-        }
-        let marked = |id: u32| marks.get(id as usize / 64).is_some_and(|m| m & 1 << (id % 64) != 0);
-        let mut found: Vec<(u32, u32, u64, u64)> = Vec::new();
-        let slots = if marks.iter().all(|&m| m == 0) { &[][..] } else { buckets };
-        for (n, slot) in slots.chunks_exact(size_of::<Slot>()).enumerate() {
-            let field = |at: usize| {
-                slot.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(NO_ID, |b| u32::from_le_bytes(*b))
-            };
-            let (word, id) = (Word(field(8)), field(12));
-            let record =
-                Some(id).filter(|&id| marked(id) && word.state() != State::Link).and_then(|id| index.record(id));
-            found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
-        }
-        found.sort_unstable();
-        // A file with too many chunks, as sparse ones may have, is left to the PFS, like any other
-        // file that no tier takes.
-        let mut room = MAX_CHUNK_WORDS;
-        found.retain(|f| {
-            let words = u32::try_from(f.3).ok().map(|chunks| bitmap_words_of(chunks) as u64);
-            words.and_then(|words| room.checked_sub(words)).inspect(|left| room = *left).is_some()
-        });
-        let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
-        for &(id, slot, ino, chunks) in &found {
-            files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));
-            words += bitmap_words_of(chunks as u32) as u64;
-        }
-        let mut by_ino: Vec<u32> = (0..found.len() as u32).collect();
-        by_ino.sort_by_key(|&at| found[at as usize].2);
-        Self { files, by_ino, words }
+impl TableFile {
+    /// Makes such a file for a table of this number of bytes, which take their space as they are
+    /// written.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn within(dir: &Arc<HeldDir>, bytes: u64) -> io::Result<Self> {
+        Ok(Self { file: Unfinished::empty(dir)?, bytes })
     }
+
+    /// Writes all of `bytes` at `at` of the table.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write(bytes, TABLE_OFF as u64 + at)
+    }
+
+    /// Maps the table; it must not be written to from then on.
+    fn map(&self) -> io::Result<memmap2::Mmap> {
+        let len = usize::try_from(self.bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        self.file.allocate(TABLE_OFF as u64 + self.bytes)?;
+        // SAFETY: a file of the private runtime directory that has no final name yet: the table in
+        // it was written, and processes change it only once it has that name.
+        unsafe { memmap2::MmapOptions::new().offset(TABLE_OFF as u64).len(len).map(&self.file.file) }
+    }
+}
+
+/// Where the lookup table of a segment that is made lies.
+#[derive(Debug)]
+pub enum Buckets<'a> {
+    /// In memory.
+    Bytes(&'a [u8]),
+    /// In its file.
+    File(TableFile),
 }
 
 /// Writes the two files of a segment into `dir`, and maps them.
@@ -335,7 +416,7 @@ pub fn create_segment(
 ) -> io::Result<(Segment<'static>, u64, u64)> {
     let file = Unfinished::within(dir, index.len() as u64)?;
     file.write(index, 0)?;
-    segment_with(dir, (file, index), buckets, state_uuid, chunking, checks)
+    segment_with(dir, (file, index), Buckets::Bytes(buckets), state_uuid, chunking, checks)
 }
 
 /// Writes the state file of a segment whose index is written already (the file, and its bytes), and
@@ -346,7 +427,7 @@ pub fn create_segment(
 pub fn segment_with(
     dir: &Arc<HeldDir>,
     (file, index): (Unfinished, &[u8]),
-    buckets: &[u8],
+    buckets: Buckets<'_>,
     state_uuid: [u8; 16],
     chunking: Chunking,
     checks: Checks,
@@ -368,16 +449,31 @@ pub fn segment_with(
 fn write_state(
     (dir, name): (&Arc<HeldDir>, &str),
     (of, index): (&IndexHeader, &[u8]),
-    buckets: &[u8],
+    buckets: Buckets<'_>,
     chunking: Chunking,
     checks: Checks,
 ) -> io::Result<u64> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
-    let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
+    let index = IndexBytes(index).open().ok_or_else(bad)?;
+    let large = match &buckets {
+        Buckets::Bytes(table) => LargeTable::of(&index, table, chunking.threshold, chunking.size),
+        Buckets::File(table) => LargeTable::of(&index, &table.map()?, chunking.threshold, chunking.size),
+    };
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let deciders = if checks.absent.rule == AbsentRule::Kernel { 0 } else { u64::from(of.dirs) };
     let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards, deciders);
-    create(dir, name, at.len, |f| {
+    let new = match buckets {
+        Buckets::Bytes(table) => {
+            let new = Unfinished::beside(dir, name, at.len)?;
+            new.write(table, TABLE_OFF as u64)?;
+            new
+        }
+        Buckets::File(table) => {
+            table.file.allocate(at.len)?;
+            table.file
+        }
+    };
+    let fill = |f: &File| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
         let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
         put(offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes())?;
@@ -403,10 +499,11 @@ fn write_state(
         put(offset_of!(StateHeader, flags), &checks.flags().to_le_bytes())?;
         number(offset_of!(StateHeader, deciders_off), at.deciders)?;
         put(offset_of!(StateHeader, deciders_ms), &checks.absent.interval_ms().to_le_bytes())?;
-        put(TABLE_OFF, buckets)?;
         f.write_all_at(large.files.as_flattened(), at.large)?;
         f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)
-    })?;
+    };
+    fill(&new.file)?;
+    new.finish(name, Mode::RUSR | Mode::WUSR)?;
     Ok(at.len)
 }
 

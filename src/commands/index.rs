@@ -79,7 +79,7 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
             if tree.incomplete {
                 say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.shown()));
             }
-            let built = index::build(tree, monarch_core::sys::random_u64(), monarch_core::sys::random_uuid());
+            let built = index::try_build(tree, monarch_core::sys::random_u64(), monarch_core::sys::random_uuid())?;
             index::save(&built, output)?;
             let h = built.header();
             say::out(format_args!(

@@ -53,6 +53,7 @@ pub mod control {
         pub demand: AtomicU32,
         pub sleepers: AtomicU32,
         pub ring_head: AtomicU64,
+        pub taken: AtomicU32,
         pub ring: [AtomicU64; RING],
         pub inflight: [Inflight; 0],
     }
@@ -528,6 +529,7 @@ impl World {
             // Every bell wakes: the model does not count sleepers.
             sleepers: AtomicU32::new(1),
             ring_head: AtomicU64::new(0),
+            taken: zero(),
             ring: [AtomicU64::new(0), AtomicU64::new(0)],
             inflight: [],
         };

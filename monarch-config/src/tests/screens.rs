@@ -40,8 +40,8 @@ error: source: unknown key `max_inflght`
 7 | tiers:
 8 |   - name: ram
   |
- help: did you mean `max_inflight`? known here: io_size, max_inflight, bandwidth_limit, iops_limit,
-       backoff, chunk_threshold, chunk_size, purge_age
+ help: did you mean `max_inflight`? known here: io_size, max_inflight, max_demands, bandwidth_limit,
+       iops_limit, backoff, chunk_threshold, chunk_size, purge_age
 ",
     );
 }

@@ -38,6 +38,26 @@ fn a_sites_defaults_lie_below_every_layer_of_the_user() {
     assert!(matches!(found.origins.of("tiers[0].capacity"), Origin::File { .. }));
 }
 
+/// More requests are in flight for readers than for prefetch, but no more than a user or a site has
+/// allowed in all.
+#[test]
+fn a_bound_on_requests_holds_for_those_that_readers_wait_for() {
+    let numbers = |found: Resolved| (found.config.source.max_inflight, found.config.source.max_demands);
+    let user = |source: &str| load_text(&format!("{SET}source: {{ {source} }}\n"), &at_site(""));
+    assert_eq!(numbers(plain("").unwrap()), (64, 256));
+    assert_eq!(numbers(user("max_inflight: 8").unwrap()), (8, 8));
+    assert_eq!(numbers(user("max_inflight: 300").unwrap()), (300, 300));
+    assert_eq!(numbers(user("max_inflight: 8, max_demands: 100").unwrap()), (8, 100));
+    assert_eq!(numbers(user("max_demands: 64").unwrap()), (64, 64));
+    assert_eq!(user("max_demands: 63").unwrap_err().kind(), ErrorKind::OutOfBounds);
+    let capped = plain("caps: { source: { max_inflight: 32 } }").unwrap();
+    assert!(!capped.warnings.iter().any(|w| w.contains("max_demands")), "{:?}", capped.warnings);
+    assert_eq!(numbers(capped), (32, 32));
+    let site = at_site("caps: { source: { max_inflight: 32 } }");
+    let asked = load_text(&format!("{SET}source: {{ max_demands: 100 }}\n"), &site).unwrap();
+    assert_eq!(numbers(asked), (32, 32));
+}
+
 #[test]
 fn a_root_may_come_from_the_site_alone() {
     let probe = at_site("defaults: { dataset: { roots: [/scratch/audio] } }");

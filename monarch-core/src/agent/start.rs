@@ -227,6 +227,7 @@ fn tiering(
         .unwrap_or_else(|| Box::new(monarch_policies::FirstEpoch));
     let options = TieringOptions {
         max_inflight: config.source.max_inflight,
+        max_demands: config.source.max_demands.max(config.source.max_inflight),
         min_file_age: config.dataset.min_file_age,
         prefetch: config.prefetch.enabled,
         ahead: config.prefetch.ahead,

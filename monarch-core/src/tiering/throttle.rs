@@ -37,6 +37,8 @@ const MIN_DIVIDED_SLOTS: usize = 16;
 pub(crate) struct Bounds {
     /// Files and chunks in flight from the PFS.
     pub(crate) pfs: usize,
+    /// The same while readers wait for small files; at least as many.
+    pub(crate) demands: usize,
     /// Files and chunks in flight from peers; 0 without peers.
     pub(crate) remote: usize,
     /// Whether rings copy from the PFS beside the copiers.
@@ -50,7 +52,7 @@ pub(crate) struct Bounds {
 
 /// Counts what is in flight, and decides how many copies prefetch may run.
 ///
-/// Methods: 30, most of them one question to one of the judgements.
+/// Methods: 31, most of them one question to one of the judgements.
 #[derive(Debug)]
 pub(crate) struct PrefetchThrottle {
     bounds: Bounds,
@@ -107,6 +109,12 @@ impl PrefetchThrottle {
     /// Whether one more file may be started from the PFS, or from a peer (`remote`).
     pub(crate) fn has_slot(&self, remote: bool) -> bool {
         self.under_way(remote).load(Ordering::Acquire) < self.bound(remote)
+    }
+
+    /// Whether one more small file may be started from the PFS for which a reader waits. (That
+    /// reader would have a request of its own in flight otherwise.)
+    pub(crate) fn has_slot_for_small_demand(&self) -> bool {
+        self.running.load(Ordering::Acquire) < self.bounds.demands
     }
 
     /// Whether there is a slot for one more file from the PFS beside `demands` queued demands.
@@ -298,7 +306,8 @@ impl Slot<'_> {
         }
         let Some(remote) = self.remote else { return false };
         let before = self.throttle.under_way(remote).fetch_sub(1, Ordering::AcqRel);
-        self.throttle.has_spare_copiers(remote) && before >= self.throttle.bound(remote)
+        let is_full = before >= self.throttle.bound(remote);
+        (self.throttle.has_spare_copiers(remote) || self.throttle.bounds.demands > self.throttle.bounds.pfs) && is_full
     }
 }
 
@@ -306,7 +315,8 @@ impl Slot<'_> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true, memory_pressure: Some(0.3) };
+    const BOUNDS: Bounds =
+        Bounds { pfs: 64, demands: 256, remote: 0, has_rings: true, backs_off: true, memory_pressure: Some(0.3) };
 
     #[test]
     fn prefetch_gets_what_demands_leave_and_demands_are_not_held_back() {
@@ -322,6 +332,19 @@ mod tests {
         // Rings copy as well, so that a copier may have been left without a slot.
         assert!(demands.iter_mut().map(Slot::give_back).next().unwrap());
         assert!(throttle.has_slot(false));
+    }
+
+    /// 256 readers waited for 64 copiers, and most gave up.
+    #[test]
+    fn readers_that_wait_for_small_files_have_slots_that_nothing_else_has() {
+        let throttle = PrefetchThrottle::new(BOUNDS);
+        let mut demands: Vec<_> = (0..64).map(|_| throttle.take(RequestSource::Demand, false)).collect();
+        assert!(throttle.has_slot_for_small_demand() && !throttle.has_slot(false) && !throttle.has_slot_beside(0));
+        assert_eq!(throttle.slots(Instant::now()), 0, "no prefetch");
+        demands.extend((64..256).map(|_| throttle.take(RequestSource::Demand, false)));
+        assert!(!throttle.has_slot_for_small_demand());
+        assert!(demands.iter_mut().next().unwrap().give_back(), "a copier may wait for it");
+        assert!(throttle.has_slot_for_small_demand());
     }
 
     #[test]

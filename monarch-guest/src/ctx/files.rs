@@ -35,7 +35,7 @@ pub fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
         return None;
     }
     let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    let p = sys::map(len, prot, libc::MAP_SHARED, fd.0)?;
+    let p = sys::map_for_huge_pages(len, prot, fd.0)?;
     sys::advise(p, len, libc::MADV_DONTDUMP);
     // SAFETY: a fresh mapping of a file whose blocks are allocated and that is never truncated;
     // never unmapped.

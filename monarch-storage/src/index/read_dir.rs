@@ -10,6 +10,7 @@
 use crate::beneath::open_beneath;
 use crate::engine::Limits;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
+use monarch_abi::state::MAX_ENTRIES;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -54,6 +55,27 @@ impl DirScan {
         let off = r.name_lo as usize;
         self.names.get(off..off + r.name_len as usize).unwrap_or(&[])
     }
+
+    /// A link target at an offset, behind its length.
+    pub(super) fn link(&self, off: u32) -> Option<&[u8]> {
+        let from = self.links.get(off as usize..)?;
+        let len = u32::from_le_bytes(*from.first_chunk()?) as usize;
+        from.get(..len.checked_add(4)?)
+    }
+
+    /// Bytes that it has allocated.
+    pub(super) fn held_bytes(&self) -> usize {
+        let per_entry = self.entries.capacity() * size_of::<Record>() + self.btimes.capacity() * size_of::<i64>();
+        per_entry + self.names.capacity() + self.links.capacity()
+    }
+
+    /// Gives back what it has allocated beyond its entries.
+    fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+        self.btimes.shrink_to_fit();
+        self.names.shrink_to_fit();
+        self.links.shrink_to_fit();
+    }
 }
 
 #[derive(Default)]
@@ -84,6 +106,9 @@ pub(super) struct Reading<'a> {
     owners: Mutex<Owners>,
     max_memory: u64,
     memory: AtomicU64,
+    /// Entries that the index can take.
+    max_entries: u64,
+    entries: AtomicU64,
     cut: AtomicBool,
     limits: &'a Limits,
     pub(super) progress: &'a ScanProgress,
@@ -100,7 +125,18 @@ impl<'a> Reading<'a> {
         progress: &'a ScanProgress,
     ) -> Self {
         let (owners, memory, cut) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Self { root, dev, owners, max_memory, memory, cut, limits, progress }
+        // (The root itself is one.)
+        let (max_entries, entries) = (MAX_ENTRIES, AtomicU64::new(1));
+        Self { root, dev, owners, max_memory, memory, max_entries, entries, cut, limits, progress }
+    }
+
+    /// The bound that was reached, if one was.
+    pub(super) fn full(&self) -> Option<String> {
+        let (entries, memory) = (self.entries.load(Ordering::Relaxed), self.memory.load(Ordering::Relaxed));
+        if entries > self.max_entries {
+            return Some(format!("{} entries, which is all that an index holds", self.max_entries));
+        }
+        (memory > self.max_memory).then(|| format!("{} bytes (index.max_memory)", self.max_memory))
     }
 
     /// Whether parts are missing that this user may see.
@@ -132,11 +168,18 @@ impl<'a> Reading<'a> {
         record(st, &self.owners)
     }
 
-    /// Counts memory for the index; `false` when none is left. It is `false` from then on, so that
-    /// the rest of the scan is skipped.
+    /// Counts an entry, and memory for it; `false` as [`Reading::charge`] has it.
+    pub(super) fn charge_entry(&self, bytes: usize) -> bool {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.charge(ENTRY_COST + bytes)
+    }
+
+    /// Counts memory for the index; `false` when none is left, or it has as many entries as it can
+    /// take. It is `false` from then on, so that the rest of the scan is skipped.
     pub(super) fn charge(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;
-        let fits = self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.max_memory;
+        let has_memory = self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.max_memory;
+        let fits = has_memory && self.entries.load(Ordering::Relaxed) <= self.max_entries;
         if !fits {
             self.cut.store(true, Ordering::Relaxed);
         }
@@ -145,7 +188,11 @@ impl<'a> Reading<'a> {
 
     /// The result for a directory that cannot be read, by the error: no permission, gone, or a
     /// failure of the PFS.
-    pub(super) fn unread(&self, e: Errno) -> DirScan {
+    pub(super) fn unread(&self, path: &[u8], e: Errno) -> DirScan {
+        if e == Errno::OVERFLOW {
+            let directory = String::from_utf8_lossy(path);
+            tracing::warn!(%directory, "more than 4 GiB of names or link targets in a directory: it is read from the PFS");
+        }
         if !matches!(e, Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
             self.cut.store(true, Ordering::Relaxed);
         }
@@ -223,13 +270,14 @@ impl<'a> Reading<'a> {
                 break;
             }
         }
+        dir.shrink();
         Ok(dir)
     }
 }
 
 /// Bytes that an entry takes in addition to its name: record, share of the lookup table, birth
 /// time.
-pub(super) const ENTRY_COST: usize = size_of::<Record>() + 23 + 8;
+const ENTRY_COST: usize = size_of::<Record>() + 23 + 8;
 
 pub(super) fn wanted() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME
@@ -247,7 +295,7 @@ pub(super) const SKIP: u32 = u32::MAX;
 /// meanwhile makes the listing incomplete: it was changing.
 fn add_entry(shared: &Reading<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) -> rustix::io::Result<bool> {
     let bytes = name.to_bytes();
-    if !shared.charge(ENTRY_COST + bytes.len()) {
+    if !shared.charge_entry(bytes.len()) {
         return Ok(false);
     }
     let st = match shared.ask(|| rustix::fs::statx(fd, name, AtFlags::SYMLINK_NOFOLLOW, wanted())) {
@@ -326,4 +374,35 @@ fn record(st: &Statx, owners: &Mutex<Owners>) -> (Record, i64) {
         ..Record::default()
     };
     (r, btime)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::fs::Mode;
+
+    /// An index names its entries by numbers of 32 bits.
+    #[test]
+    fn a_scan_reads_no_more_entries_than_an_index_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..10).for_each(|n| std::fs::write(dir.path().join(n.to_string()), "x").unwrap());
+        let root = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let st = rustix::fs::statx(&root, c"", AtFlags::EMPTY_PATH, wanted()).unwrap();
+        let (limits, progress) = (Limits::default(), ScanProgress::default());
+        let read = |max_entries: u64| {
+            let dev = (st.stx_dev_major, st.stx_dev_minor);
+            let mut reading = Reading::new(root.as_fd(), dev, u64::MAX, &limits, &progress);
+            assert_eq!(reading.max_entries, MAX_ENTRIES);
+            reading.max_entries = max_entries;
+            let found = reading.read(b".").unwrap();
+            (found.entries.len(), found.flags, reading.is_cut(), reading.full())
+        };
+        assert_eq!(read(11), (10, 0, false, None), "the root is an entry, too");
+        let (entries, flags, is_cut, full) = read(6);
+        assert_eq!((entries, flags, is_cut), (5, DIR_INCOMPLETE, true));
+        assert!(full.unwrap().starts_with("6 entries"));
+    }
 }

@@ -16,8 +16,11 @@
 //! ```
 
 use super::Built;
+use super::saved_pieces::SavedPieces;
 use crate::held_dir::HeldDir;
-use crate::shm::Unfinished;
+use crate::parts_of::in_parts;
+use crate::shm::{TableFile, Unfinished};
+use monarch_abi::index::Index;
 use monarch_abi::state::Bucket;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
@@ -31,8 +34,6 @@ const VERSION: u32 = 1;
 const HEADER: usize = 64;
 /// Offset of the checksum.
 const SUM: usize = 32;
-/// Bytes that are read at a time.
-const READ_BYTES: usize = 4 << 20;
 const SENSELESS: &str = "its index does not make sense";
 
 /// The checksum of the header, except for the checksum itself, and of what follows.
@@ -102,8 +103,8 @@ pub struct Loaded {
     pub file: Unfinished,
     /// Its bytes.
     pub index: memmap2::Mmap,
-    /// Bytes of the lookup table.
-    pub buckets: Vec<u8>,
+    /// The lookup table, in the file that processes will map.
+    pub table: TableFile,
 }
 
 /// Writes an index to `path`: first beside it, synced, then renamed. Its mode lets no other user
@@ -144,19 +145,23 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
 /// [`SavedError::Format`] when it is not what was saved.
 pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
-    let mut saved = Saved::open(path)?;
+    let saved = Saved::open(path)?;
     let mut index = memmap2::MmapMut::map_anon(saved.index as usize).map_err(io)?;
-    let put = |bytes: &[u8], at: u64| {
-        let to = index.get_mut(at as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-        to.ok_or(std::io::ErrorKind::InvalidData)?.copy_from_slice(bytes);
+    let mut buckets = Vec::new();
+    buckets.try_reserve_exact(saved.buckets as usize).map_err(|e| io(std::io::Error::other(e)))?;
+    let of_index = saved.index;
+    saved.read(|bytes, at| {
+        match index.get_mut(at as usize..).and_then(|rest| rest.get_mut(..bytes.len())) {
+            Some(to) if at < of_index => to.copy_from_slice(bytes),
+            _ => buckets.extend_from_slice(bytes),
+        }
         Ok(())
-    };
-    let buckets = saved.read(put)?;
-    saved.makes_sense(&index, &buckets)?;
+    })?;
+    saved.makes_sense(&index)?;
     Ok(SavedIndex { index, buckets })
 }
 
-/// Reads a saved index into a file of a private directory, and verifies the checksum of the bytes
+/// Reads a saved index into files of a private directory, and verifies the checksum of the bytes
 /// that were read, which no other user can change.
 ///
 /// # Errors
@@ -164,13 +169,19 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
 /// other than this one and root could have written it.
 pub fn load_within(path: &Path, dir: &Arc<HeldDir>) -> Result<Loaded, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
-    let mut saved = Saved::open(path)?;
+    let saved = Saved::open(path)?;
     saved.is_ours()?;
-    let file = Unfinished::within(dir, saved.index).map_err(io)?;
-    let buckets = saved.read(|bytes, at| file.write(bytes, at))?;
+    let file = Unfinished::empty(dir).map_err(io)?;
+    let table = TableFile::within(dir, saved.buckets).map_err(io)?;
+    let of_index = saved.index;
+    saved.read(|bytes, at| match at.checked_sub(of_index) {
+        None => file.write(bytes, at),
+        Some(at) => table.write(bytes, at),
+    })?;
+    file.allocate(saved.index).map_err(io)?;
     let index = file.map().map_err(io)?;
-    saved.makes_sense(&index, &buckets)?;
-    Ok(Loaded { file, index, buckets })
+    saved.makes_sense(&index)?;
+    Ok(Loaded { file, index, table })
 }
 
 /// An open saved index whose header was read.
@@ -240,50 +251,46 @@ impl<'a> Saved<'a> {
         }
     }
 
-    /// Reads the index piece by piece, with `put` called for each, then the buckets. The checksum
-    /// covers the bytes that were read.
+    /// Calls `put` with the bytes of index and buckets, piece by piece and in order, and with their
+    /// offset among both; no piece has bytes of both. The checksum covers the bytes that were read.
     ///
     /// # Errors
     /// [`SavedError::Format`] if it is another one; what the kernel or `put` said.
-    fn read(&mut self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<Vec<u8>, SavedError> {
+    fn read(&self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<(), SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
-        let bad = |why| SavedError::Format { path: self.path.to_owned(), why };
-        let (mut hash, mut piece) = (Xxh3::new(), vec![0; READ_BYTES]);
+        let mut hash = Xxh3::new();
         hash.update(&self.head[..SUM]);
         hash.update(&self.head[SUM + 8..]);
-        let mut at = 0;
-        while at < self.index {
-            let n = (self.index - at).min(READ_BYTES as u64) as usize;
-            let piece = piece.get_mut(..n).unwrap_or_default();
-            self.file.read_exact(piece).map_err(io)?;
-            hash.update(piece);
-            put(piece, at).map_err(io)?;
-            at += n as u64;
+        let of_index = self.index;
+        let pieces = SavedPieces::new(&self.file, HEADER as u64, HEADER as u64 + self.index + self.buckets);
+        let hash = pieces.read(hash, |bytes, at| {
+            let (first, second) = bytes.split_at(of_index.saturating_sub(at).min(bytes.len() as u64) as usize);
+            if !first.is_empty() {
+                put(first, at)?;
+            }
+            if second.is_empty() { Ok(()) } else { put(second, at + first.len() as u64) }
+        });
+        if self.head[SUM..].first_chunk().map(|b| u64::from_le_bytes(*b)) != Some(hash.map_err(io)?.digest()) {
+            return Err(SavedError::Format { path: self.path.to_owned(), why: "its checksum does not match" });
         }
-        drop(piece);
-        let mut buckets = Vec::new();
-        buckets.try_reserve_exact(self.buckets as usize).map_err(|e| io(std::io::Error::other(e)))?;
-        (&self.file).take(self.buckets).read_to_end(&mut buckets).map_err(io)?;
-        if buckets.len() as u64 != self.buckets {
-            return Err(bad("the file was cut short"));
-        }
-        hash.update(&buckets);
-        if self.head[SUM..].first_chunk().map(|b| u64::from_le_bytes(*b)) != Some(hash.digest()) {
-            return Err(bad("its checksum does not match"));
-        }
-        Ok(buckets)
+        Ok(())
     }
 
-    /// Whether index and buckets belong together.
-    fn makes_sense(&self, index: &[u8], buckets: &[u8]) -> Result<(), SavedError> {
+    /// Whether the index is sound, and the buckets are as many as it has.
+    fn makes_sense(&self, index: &[u8]) -> Result<(), SavedError> {
         match crate::shm::IndexBytes(index).open() {
             Some(i)
-                if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets.len() as u64)
-                    && i.is_sound() =>
+                if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(self.buckets) && is_sound(&i) =>
             {
                 Ok(())
             }
             _ => Err(SavedError::Format { path: self.path.to_owned(), why: SENSELESS }),
         }
     }
+}
+
+/// [`Index::is_sound`], on several threads.
+fn is_sound(index: &Index<'_>) -> bool {
+    let entries = u32::try_from(index.len()).unwrap_or(u32::MAX);
+    in_parts(entries, |part| index.is_sound_between(part.start, part.end)).into_iter().all(|is| is)
 }

@@ -6,7 +6,7 @@
 //! without help.
 
 use super::listed::Listed;
-use super::read_dir::{DirScan, ENTRY_COST, Reading, SKIP, ScanProgress, unread, wanted};
+use super::read_dir::{DirScan, Reading, SKIP, ScanProgress, unread, wanted};
 use super::scan_queue::{ScanQueue, Task, Todo};
 use super::shared_scan::{ScanHelpers, recruit};
 use crate::engine::Limits;
@@ -86,6 +86,8 @@ impl Tree {
         let mut all = vec![DirScan::default()];
         for d in 0..dirs {
             let mut child = DirScan::default();
+            child.entries.reserve_exact(files as usize);
+            child.btimes.reserve_exact(files as usize);
             for f in 0..files {
                 let ino = u64::from(d) * u64::from(files) + u64::from(f) + 1000;
                 add(&mut child, &format!("n{:08}_{f}.JPEG", 1_440_764 + d), file(ino, 0o100_644));
@@ -112,6 +114,13 @@ impl Tree {
 }
 
 impl Tree {
+    /// Makes it the tree of another root, for benchmarks.
+    #[must_use]
+    pub fn of_root(mut self, path: &Path) -> Self {
+        self.root_id = root_id(path);
+        self
+    }
+
     /// The entries of a directory, for tests that make up their attributes.
     ///
     /// # Panics
@@ -194,6 +203,9 @@ pub fn scan_with(
     if progress.cancel.load(Ordering::Relaxed) {
         return Err(ScanError::Cancelled);
     }
+    if let Some(bound) = shared.reading.full() {
+        tracing::warn!(root = %path.display(), %bound, "the index is full: what it lacks is read from the PFS");
+    }
     let dirs = shared.queue.take_dirs();
     let incomplete = dirs.iter().any(|d| d.flags & DIR_INCOMPLETE != 0);
     Ok(Tree {
@@ -218,7 +230,7 @@ fn worker(shared: &Shared<'_>) {
         let (todo, dir) = match task {
             Task::Read(todo) | Task::TakeIn(todo, ..) if spared => (todo, unread()),
             Task::Read(todo) => {
-                let dir = reading.read(&todo.path).unwrap_or_else(|e| reading.unread(e));
+                let dir = reading.read(&todo.path).unwrap_or_else(|e| reading.unread(&todo.path, e));
                 (todo, dir)
             }
             Task::TakeIn(todo, listed) => (todo, take_in(reading, *listed)),
@@ -237,7 +249,7 @@ fn take_in(reading: &Reading<'_>, listed: Listed) -> DirScan {
     let mut held = 0;
     for r in &mut dir.entries {
         let link = if r.is_link() { 4 + link_len(&dir.links, r.aux) } else { 0 };
-        if !reading.charge(ENTRY_COST + usize::from(r.name_len) + link) {
+        if !reading.charge_entry(usize::from(r.name_len) + link) {
             dir.flags |= DIR_INCOMPLETE;
             break;
         }

@@ -349,6 +349,55 @@ fn a_demand_whose_client_died_before_the_bit_is_repeated() {
     assert_eq!(ids, [1, 1]);
 }
 
+/// A reader in line: each look at its clock is 10 ms later, and copiers take other demands until
+/// `moves_ms`. Its own copy is there at `comes_ms`.
+struct InLine<'a> {
+    now_ms: AtomicU64,
+    moves_ms: u64,
+    comes_ms: u64,
+    taken: &'a AtomicU32,
+    word: &'a AtomicU32,
+}
+
+impl Watch for InLine<'_> {
+    fn now_us(&self) -> u64 {
+        let now = self.now_ms.fetch_add(10, Ordering::Relaxed);
+        if now < self.moves_ms {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        if now >= self.comes_ms {
+            self.word.store(Word::new(State::Resident).0, Ordering::Release);
+        }
+        now * 1000
+    }
+    fn agent(&self) -> Life {
+        Life::Alive
+    }
+}
+
+/// Of 256 readers those far back in line gave up after `pickup`, and read from the PFS what copiers
+/// read as well.
+#[test]
+fn a_demand_in_line_is_waited_for_while_copiers_take_those_before_it() {
+    let s = Shared::new(1);
+    let (f, c) = (s.found(1), s.ctl.ctl);
+    c.pickup_ms.store(30, Ordering::Relaxed);
+    c.stall_ms.store(400, Ordering::Relaxed);
+    c.max_wait_ms.store(60_000, Ordering::Relaxed);
+    let waited = |moves_ms: u64, comes_ms: u64| {
+        s.word(1).store(Word::new(State::Absent).0, Ordering::Release);
+        raise(&s.ctl, &f);
+        let watch = InLine { now_ms: AtomicU64::new(0), moves_ms, comes_ms, taken: &c.taken, word: s.word(1) };
+        (wait(&s.ctl, &f, &watch), watch.now_ms.load(Ordering::Relaxed))
+    };
+    let (end, _) = waited(u64::MAX, 200);
+    assert!(matches!(end, Outcome::Resident(_)), "its turn came: {end:?}");
+    let (end, ms) = waited(100, u64::MAX);
+    assert!(end == Outcome::Deadline && (110..200).contains(&ms), "the line stands: {end:?} at {ms} ms");
+    let (end, ms) = waited(u64::MAX, u64::MAX);
+    assert!(end == Outcome::Deadline && (400..500).contains(&ms), "no longer than `stall`: {end:?} at {ms} ms");
+}
+
 #[test]
 fn the_clocks_end_a_wait() {
     let s = Shared::new(1);

@@ -12,18 +12,15 @@ use crate::cluster::index_image::Image;
 use crate::config::{MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
-use crate::index::ScanOptions;
-use crate::index::{LinksOut, Loaded};
+use crate::index::{BuildError, LinksOut, Loaded, ScanOptions, Tree};
 use crate::shm;
 use crate::tier::ServedRoot;
 use crate::tiering::{IdentityScope, TieringEngine, read_permission};
 use monarch_abi::control::{ControlMap, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
-use monarch_abi::hash::CopyName;
 use monarch_abi::index::{INDEX_CUT, Record};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::word::State;
-use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +43,8 @@ struct Made {
     mounts: Option<MountPoints>,
 }
 
+/// Nice value of a thread that no reader waits for.
+const LOWEST_PRIORITY: i32 = 19;
 /// Pause after a scan that could not begin.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -164,6 +163,12 @@ impl SegmentMaker {
             // Retired before the tiering engine knew of it.
             self.retirement.give_back(number);
         }
+        let pages = move || {
+            let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+            shm::use_huge_pages(&segment);
+        };
+        // (Where the system gives no thread, lookups take a little longer.)
+        let _ = std::thread::Builder::new().name("huge-pages".to_owned()).spawn(pages);
         let header = segment.index.header;
         let helped = scan.progress.helped.load(Ordering::Relaxed);
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
@@ -193,7 +198,7 @@ impl SegmentMaker {
             other_ctimes: !portable.ctime,
             ..scan.checks
         };
-        let written = |file: shm::Unfinished, index: &[u8], buckets: &[u8], checks: shm::Checks| {
+        let written = |file: shm::Unfinished, index: &[u8], buckets: shm::Buckets<'_>, checks: shm::Checks| {
             let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
             made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
         };
@@ -201,14 +206,15 @@ impl SegmentMaker {
         let is_shared = !matches!(theirs, Theirs::Unfit);
         if let Theirs::Image(image, portable) = theirs {
             let Image { file, index, buckets, fresh } = *image;
-            let segment = written(file, &index, &buckets, checks(!fresh, portable))?;
+            let segment = written(file, &index, shm::Buckets::Bytes(&buckets), checks(!fresh, portable))?;
             return Ok(Made { segment, state_uuid, fresh, scanned: fresh, portable, is_shared, mounts: None });
         }
         let saved = index.file.as_ref().and_then(|file| load(file, path, &self.dir));
         let (fresh, mounts, segment) = match saved {
-            Some(Loaded { file, index: bytes, buckets }) => {
+            Some(Loaded { file, index: bytes, table }) => {
                 let fresh = index.trust == Trust::Frozen;
-                (fresh, None, written(file, &bytes, &buckets, checks(!fresh, IdentityScope::default()))?)
+                let checks = checks(!fresh, IdentityScope::default());
+                (fresh, None, written(file, &bytes, shm::Buckets::File(table), checks)?)
             }
             None => {
                 let mounts = mount_points();
@@ -217,16 +223,32 @@ impl SegmentMaker {
                 let helpers = self.shared.scan_helpers(scan, path);
                 let tree = crate::index::scan_with(path, options, limits, &scan.progress, helpers.as_ref())
                     .map_err(io::Error::other)?;
-                let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
-                let checks = checks(false, IdentityScope::default());
-                let made = shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
-                (true, mounts, made.map_err(|e| self.no_room(e))?.0)
+                let (file, index, buckets) = self.build(tree)?;
+                (
+                    true,
+                    mounts,
+                    written(file, &index, shm::Buckets::Bytes(&buckets), checks(false, IdentityScope::default()))?,
+                )
             }
         };
         let scanned = mounts.is_some();
         // (Where other nodes have helped, their mounts decided what was found below a mount here.)
         let mounts = mounts.filter(|_| scan.progress.helped.load(Ordering::Relaxed) == 0);
         Ok(Made { segment, state_uuid, fresh, scanned, portable: IdentityScope::default(), is_shared, mounts })
+    }
+
+    /// Builds the index of a scanned tree in the file that processes will map; with its bytes, and
+    /// those of the lookup table.
+    fn build(&self, tree: Tree) -> io::Result<(shm::Unfinished, memmap2::Mmap, Vec<u8>)> {
+        let place = |len: usize| shm::Unfinished::within(&self.dir, len as u64)?.map_to_write();
+        let built = crate::index::build_into(tree, self.seed, crate::sys::random_uuid(), place);
+        let (file, buckets) = built.map_err(|e| match e {
+            BuildError::Place(e) => self.no_room(e),
+            e @ BuildError::TooLarge(_) => io::Error::other(e),
+        })?;
+        crate::sys::give_back_memory();
+        let (file, index) = file.written()?;
+        Ok((file, index, buckets))
     }
 
     /// The error for an index without room: where, and what to do about it.
@@ -311,11 +333,15 @@ impl SegmentMaker {
     fn drop_lost(&self, segment: &Segment<'static>) {
         let mut unclaimed = self.tiering.orphans();
         let root = segment.index.header.root_id;
-        if !unclaimed.has_of_root(root) {
+        // (There may be far more files than copies.)
+        let mut lost = unclaimed.names_of_root(root);
+        if lost.is_empty() {
             return;
         }
-        let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.shared.cx.tiers);
+        for e in segment.files() {
+            lost.remove(&segment.copy_name(&e));
+        }
+        let dropped = unclaimed.drop_of_root(root, |name| !lost.contains(&name), &self.tiering.shared.cx.tiers);
         drop(unclaimed);
         if dropped > 0 {
             tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");

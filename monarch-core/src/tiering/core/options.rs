@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct TieringOptions {
     /// Maximum number of copies in flight from the PFS.
     pub max_inflight: usize,
+    /// The same while readers wait for small files.
+    pub max_demands: usize,
     /// Files that were changed more recently than this are not copied.
     pub min_file_age: Duration,
     /// Whether files are copied before a reader opens them.

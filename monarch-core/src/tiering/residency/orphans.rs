@@ -10,7 +10,7 @@ use crate::tier::{ByName, Copy, Sum, TierDir};
 use crate::tiering::core::claim::Claim;
 use monarch_abi::hash::{CopyName, Stamp};
 use monarch_abi::segment::{Entry, Segment};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Size, charge and stamp of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -212,11 +212,11 @@ impl Orphans {
         leave.into_iter().filter(|&name| self.evict(name, tiers).is_some()).count()
     }
 
-    /// Whether there are copies of this root.
+    /// The names of the copies of this root.
     #[must_use]
-    pub fn has_of_root(&self, root_id: u64) -> bool {
-        let names = |t: &Heap| t.copies.iter().chain(t.packed.iter()).any(|(name, _)| name.is_below(root_id));
-        self.tiers.iter().any(names)
+    pub fn names_of_root(&self, root_id: u64) -> HashSet<CopyName> {
+        let names = |t: &Heap| t.copies.iter().chain(t.packed.iter()).map(|(name, _)| name).collect::<Vec<_>>();
+        self.tiers.iter().flat_map(names).filter(|name| name.is_below(root_id)).collect()
     }
 
     /// Forgets copies that are being removed.

@@ -56,6 +56,9 @@ enum Batched<'a> {
 /// meanwhile.
 const MAX_UPCOMING: usize = 512;
 const MAX_LOOKED_AT: usize = 128;
+/// Bytes of a file that is small: the bandwidth of the PFS is no bound on how many of these come at
+/// a time, and copiers need little memory for them.
+const MAX_SMALL_DEMAND_BYTES: u64 = 256 << 10;
 /// Part of the space in all tiers that small files may have which are looked at before their turn.
 const LOOK_AHEAD_SHARE: u64 = 8;
 
@@ -236,7 +239,10 @@ impl Dispatcher {
     /// The next demand: a chunk, or a file, which only copiers take.
     fn next_demand(&self, q: &mut Lines, lane: Lane) -> Option<Next<'_>> {
         // There may be more copiers than slots.
-        if lane == Lane::Threads && !self.throttle.has_slot(false) && !self.throttle.has_slot(true) {
+        let has_any = || {
+            self.throttle.has_slot_for_small_demand() || self.throttle.has_slot(false) || self.throttle.has_slot(true)
+        };
+        if lane == Lane::Threads && !has_any() {
             return None;
         }
         if let Some(chunk) = self.fetches.next_chunk(lane, true) {
@@ -246,14 +252,25 @@ impl Dispatcher {
             return None;
         }
         let next = |remote: bool, line: &mut VecDeque<u64>| {
-            let key = if self.throttle.has_slot(remote) { line.pop_front()? } else { return None };
-            Some((key, remote))
+            let has_slot = |key: u64| {
+                let is_small_demand = || !remote && self.throttle.has_slot_for_small_demand() && self.is_small(key);
+                self.throttle.has_slot(remote) || is_small_demand()
+            };
+            Some((line.pop_front_if(|key| has_slot(*key))?, remote))
         };
         let (key, remote) = next(false, &mut q.demands).or_else(|| next(true, &mut q.remote))?;
         if !q.demands.is_empty() || !q.remote.is_empty() {
             futex_wake(&self.cx.ctl.ctl.demand, 1);
         }
+        // (For readers in line behind it.)
+        self.cx.ctl.ctl.taken.fetch_add(1, Ordering::Relaxed);
         Some(Next::File(Job::new(&self.slots, key, RequestSource::Demand, remote)))
+    }
+
+    /// Whether a file is one of those of which many are copied at a time for readers.
+    fn is_small(&self, key: u64) -> bool {
+        let size = |(number, id): (usize, u32)| Some(self.segments.segment(number)?.segment.index.record(id)?.size);
+        parts(key).and_then(size).is_some_and(|size| size <= MAX_SMALL_DEMAND_BYTES)
     }
 
     /// Hands the chunks of a demand to their fetch, or queues the file.

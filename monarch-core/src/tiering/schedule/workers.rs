@@ -85,7 +85,7 @@ impl Workers {
             batches,
             dispatcher: dispatcher.clone(),
             page_follower,
-            worker_pool: WorkerPool::new(shared.cx.options.max_inflight + shared.cx.options.remote),
+            worker_pool: WorkerPool::new(shared.cx.options.max_demands + shared.cx.options.remote),
             started: AtomicUsize::new(0),
             said: AtomicBool::new(false),
         }
