@@ -16,12 +16,23 @@ unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usiz
         if let Some(done) = outputs::read_link(dirfd, path, buf, room) {
             return Some(done);
         }
-        indexed(dirfd, path, buf, room).or_else(|| {
-            // By links outside of the output roots.
-            let mut beyond = outputs::beyond(dirfd, path, false)?;
-            outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
-        })
+        indexed(dirfd, path, buf, room).or_else(|| beyond(dirfd, path, buf, room))
     }
+}
+
+/// By links outside of the output roots.
+unsafe fn beyond(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: passed on, with a path of the shim.
+    unsafe {
+        let mut beyond = outputs::beyond(dirfd, path, false)?;
+        outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
+    }
+}
+
+/// What an output root says of a link, by links from outside, too.
+pub(super) unsafe fn staged(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: passed on.
+    unsafe { outputs::read_link(dirfd, path, buf, room).or_else(|| beyond(dirfd, path, buf, room)) }
 }
 
 /// The answer of the index.

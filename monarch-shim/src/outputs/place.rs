@@ -2,6 +2,7 @@
 
 use super::kernel::{self, Errno};
 use super::roots::{self, Root};
+use crate::descriptor_names::is_below_proc;
 use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
 use core::ops::Range;
@@ -26,6 +27,8 @@ pub struct Place {
     /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
     /// reach the staged file.
     pub is_by_number: bool,
+    /// Whether the path is `.`: the directory itself is meant, even when it was removed.
+    pub is_held: bool,
 }
 
 impl Place {
@@ -98,7 +101,9 @@ impl Place {
         }
         base.append(b"/")?;
         base.append(path)?;
-        Self::absolute(ctx, base.get())
+        let mut place = Self::absolute(ctx, base.get())?;
+        place.is_held = path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
+        Some(place)
     }
 
     /// The place below an output root to which symbolic links outside of it lead. With `follow` a
@@ -136,7 +141,7 @@ impl Place {
                 place.is_dir_path = ends_like_dir(full.get());
                 return Some(place);
             }
-            if rest.is_empty() && !follow {
+            if rest.is_empty() && !follow || is_open_file(known.real.get()) {
                 return None;
             }
             let target = kernel::read_link(known.real.c_str()?).ok()?;
@@ -176,7 +181,7 @@ impl Place {
     pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
         let mut rel = PathBuffer::front();
         append_plain(&mut rel, rest)?;
-        Some(Self { root, rel, is_dir_path: ends_like_dir(rest), is_missing: false, is_by_number: false })
+        Some(Self { root, rel, is_dir_path: ends_like_dir(rest), is_missing: false, is_by_number: false, is_held: false })
     }
 
     /// Its path relative to the root.
@@ -252,6 +257,13 @@ pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
         Some(at) => (rel.get(..at).unwrap_or_default(), rel.get(at + 1..).unwrap_or_default()),
         None => (b"", rel),
     }
+}
+
+/// Whether a path is the name of an open file (`/proc/self/fd/N`), which the kernel follows to the
+/// file itself, whatever has its name by now.
+fn is_open_file(path: &[u8]) -> bool {
+    is_below_proc(path)
+        && sys::stat_bytes(path, 0).is_none_or(|st| st.st_mode & libc::S_IFMT != libc::S_IFDIR)
 }
 
 /// The path that the kernel gives a directory or file.

@@ -200,17 +200,21 @@ pub unsafe fn statx(
             use overlay_stat::Subject;
             let Answer::Done(mut subject) = overlay_stat::subject(place, follow)? else { return Ok(Answer::Plain) };
             let path = match &mut subject {
-                Subject::Staged(_, path) | Subject::At(path) | Subject::Changed(path, _) | Subject::Link(path, _) => {
-                    path
-                }
+                Subject::Staged(_, path)
+                | Subject::At(path)
+                | Subject::Changed(path, _)
+                | Subject::Link(path, _)
+                | Subject::RemovedDir(path) => path,
             };
             if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
-                return Err(errno::errno());
+                // (The kernel knows what is open.)
+                return if matches!(subject, Subject::RemovedDir(_)) { Ok(Answer::Plain) } else { Err(errno::errno()) };
             }
             match subject {
                 Subject::Staged(file, _) => overlay_stat::translate_x(&file, &mut *buf),
                 Subject::Changed(_, time) => dir_times::raise_x(&mut *buf, time),
                 Subject::Link(_, dev) => overlay_stat::translate_link_x(&mut *buf, dev),
+                Subject::RemovedDir(_) => (*buf).stx_nlink = 0,
                 Subject::At(_) => {}
             }
             Ok(Answer::Done(0))
@@ -231,7 +235,10 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
             peers::settle(place, follow);
             Ok(match overlay_stat::subject(place, follow)? {
                 // Times are no question of this call.
-                Answer::Plain | Answer::Done(overlay_stat::Subject::Changed(..)) => Answer::Plain,
+                Answer::Plain
+                | Answer::Done(overlay_stat::Subject::Changed(..) | overlay_stat::Subject::RemovedDir(_)) => {
+                    Answer::Plain
+                }
                 Answer::Done(
                     overlay_stat::Subject::Staged(_, mut path)
                     | overlay_stat::Subject::At(mut path)
@@ -349,15 +356,16 @@ pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     errno::set_errno(saved);
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
-        found => if_removed(&found),
+        found => if_removed(&place, &found),
     }
 }
 
 /// A path that leads as little anywhere as a name that the job has removed, or one that lies below
 /// a pending file.
-fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
+fn if_removed(place: &Place, found: &Result<lookup::Found>) -> Option<Absolute> {
     use lookup::Found::Entry;
     match found {
+        Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) if place.is_held => None,
         Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT) => {
             Absolute::join(b"/proc/self/fd", b"-1")
         }
@@ -389,6 +397,6 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
         // A link of the overlay has as few attributes as the link to be.
         Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        found => if_removed(&found),
+        found => if_removed(&place, &found),
     }
 }

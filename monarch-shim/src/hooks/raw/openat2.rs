@@ -1,0 +1,115 @@
+//! openat2(2), which forbids links, mounts or ways out of a directory: the kernel finds the
+//! directory under these rules, and an output root answers for the name in it.
+
+use crate::hooks::open;
+use crate::outputs::{self, kernel};
+use core::ffi::{c_char, c_int};
+use monarch_abi::mem::PathBuffer;
+use monarch_guest::{errno, user};
+
+/// No name of a descriptor leads to it.
+const NO_MAGIC_LINKS: u64 = 0x02;
+/// No link at all is followed.
+const NO_SYMLINKS: u64 = 0x04;
+/// Nothing outside of the directory is reached, or the directory is the root.
+const STAYS: u64 = 0x08 | 0x10;
+/// Only what the kernel has at hand is opened.
+const CACHED: u64 = 0x20;
+
+/// What the call says of how to open: `struct open_how`.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    pub(super) flags: c_int,
+    pub(super) mode: libc::mode_t,
+    pub(super) resolve: u64,
+}
+
+/// openat2(2). `is_right`: whether the kernel finds nothing wrong with what is to be done; `call`
+/// is the plain call.
+///
+/// # Safety
+/// As for [`user::path`].
+pub(super) unsafe fn open(
+    dirfd: c_int,
+    path: *const c_char,
+    how: How,
+    is_right: impl FnOnce() -> bool,
+    call: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    if outputs::has_roots() {
+        // SAFETY: by contract.
+        if let Some(done) = unsafe { open_below(dirfd, path, how, is_right) } {
+            return Some(done);
+        }
+    }
+    if how.resolve & (NO_MAGIC_LINKS | NO_SYMLINKS) != 0 {
+        return Some(open::without_links(how.flags, call));
+    }
+    // SAFETY: by contract.
+    unsafe { open::by_number_plainly(dirfd, path, how.flags, call) }
+}
+
+fn failed(why: c_int) -> Option<c_int> {
+    errno::set_errno(why);
+    Some(-1)
+}
+
+/// What an output root answers.
+#[cold]
+#[inline(never)]
+unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl FnOnce() -> bool) -> Option<c_int> {
+    let saved = errno::errno();
+    if !is_right() {
+        return Some(-1);
+    }
+    errno::set_errno(saved);
+    // SAFETY: by contract.
+    unsafe {
+        if how.resolve == 0 {
+            return outputs::open(dirfd, path, how.flags, how.mode);
+        }
+        let bytes = user::path(path)?;
+        let at = bytes.iter().rposition(|&c| c == b'/').map_or(0, |slash| slash + 1);
+        let name = bytes.get(at..)?;
+        // Directories are the kernel's.
+        if matches!(name, b"" | b"." | b"..") {
+            return None;
+        }
+        if how.resolve & CACHED != 0 && outputs::is_pending() {
+            return failed(libc::EAGAIN);
+        }
+        let mut dir = PathBuffer::front();
+        dir.append(if at == 0 { b"." } else { bytes.get(..at)? })?;
+        let dir = dir.c_str()?.as_ptr();
+        // Links on the way are published first.
+        if at != 0
+            && let Some(failed @ ..0) = outputs::settle(dirfd, dir, true)
+        {
+            return Some(failed);
+        }
+        let dir = kernel::open_directory(dirfd, dir, how.resolve & !CACHED).ok()?;
+        let name = path.add(at);
+        let mut none = [0; 1];
+        let forbids_links = how.resolve & NO_SYMLINKS != 0;
+        let follows = how.flags & libc::O_NOFOLLOW == 0
+            && how.flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
+        let is_pending_link = follows && outputs::read_link(dir.0, name, none.as_mut_ptr(), 1).is_some_and(|n| n >= 0);
+        errno::set_errno(saved);
+        if is_pending_link && forbids_links {
+            return failed(libc::ELOOP);
+        }
+        let is_link = || {
+            let name = core::ffi::CStr::from_ptr(name);
+            kernel::stat_at(dir.0, name, libc::AT_SYMLINK_NOFOLLOW)
+                .is_ok_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFLNK)
+        };
+        if is_pending_link || follows && how.resolve & STAYS != 0 && outputs::is_pending() && is_link() {
+            // Where it may lead, the kernel knows once it is published, and what it leads to.
+            return [false, true].into_iter().find_map(|follow| {
+                outputs::settle(dir.0, name, follow).filter(|&done| done < 0)
+            });
+        }
+        let flags = if forbids_links { how.flags | libc::O_NOFOLLOW } else { how.flags };
+        outputs::open(dir.0, name, flags, how.mode)
+    }
+}
