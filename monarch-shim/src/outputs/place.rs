@@ -102,7 +102,8 @@ impl Place {
         base.append(b"/")?;
         base.append(path)?;
         let mut place = Self::absolute(ctx, base.get())?;
-        place.is_held = path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
+        place.is_held =
+            path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
         Some(place)
     }
 
@@ -181,7 +182,14 @@ impl Place {
     pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
         let mut rel = PathBuffer::front();
         append_plain(&mut rel, rest)?;
-        Some(Self { root, rel, is_dir_path: ends_like_dir(rest), is_missing: false, is_by_number: false, is_held: false })
+        Some(Self {
+            root,
+            rel,
+            is_dir_path: ends_like_dir(rest),
+            is_missing: false,
+            is_by_number: false,
+            is_held: false,
+        })
     }
 
     /// Its path relative to the root.
@@ -262,8 +270,7 @@ pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
 /// Whether a path is the name of an open file (`/proc/self/fd/N`), which the kernel follows to the
 /// file itself, whatever has its name by now.
 fn is_open_file(path: &[u8]) -> bool {
-    is_below_proc(path)
-        && sys::stat_bytes(path, 0).is_none_or(|st| st.st_mode & libc::S_IFMT != libc::S_IFDIR)
+    is_below_proc(path) && sys::stat_bytes(path, 0).is_none_or(|st| st.st_mode & libc::S_IFMT != libc::S_IFDIR)
 }
 
 /// The path that the kernel gives a directory or file.

@@ -45,6 +45,10 @@ pub(super) unsafe fn open(
     if how.resolve & (NO_MAGIC_LINKS | NO_SYMLINKS) != 0 {
         return Some(open::without_links(how.flags, call));
     }
+    // (By links that only an output root can follow, the kernel's rules are not known to be kept.)
+    if how.resolve != 0 && crate::serve::only_reads(how.flags) {
+        return None;
+    }
     // SAFETY: by contract.
     unsafe { open::by_number_plainly(dirfd, path, how.flags, call) }
 }
@@ -81,13 +85,18 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
         let mut dir = PathBuffer::front();
         dir.append(if at == 0 { b"." } else { bytes.get(..at)? })?;
         let dir = dir.c_str()?.as_ptr();
-        // Links on the way are published first.
-        if at != 0
-            && let Some(failed @ ..0) = outputs::settle(dirfd, dir, true)
-        {
-            return Some(failed);
-        }
-        let dir = kernel::open_directory(dirfd, dir, how.resolve & !CACHED).ok()?;
+        let open = || kernel::open_directory(dirfd, dir, how.resolve & !CACHED);
+        let found = match open() {
+            // What the rules forbid comes before what is there.
+            Err(why) if why != libc::ENOENT => return None,
+            found if at == 0 || !outputs::is_pending() => found,
+            // Links on the way are published first.
+            _ => match outputs::settle(dirfd, dir, true) {
+                Some(failed @ ..0) => return Some(failed),
+                _ => open(),
+            },
+        };
+        let dir = found.ok()?;
         let name = path.add(at);
         let mut none = [0; 1];
         let forbids_links = how.resolve & NO_SYMLINKS != 0;
@@ -105,9 +114,9 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
         };
         if is_pending_link || follows && how.resolve & STAYS != 0 && outputs::is_pending() && is_link() {
             // Where it may lead, the kernel knows once it is published, and what it leads to.
-            return [false, true].into_iter().find_map(|follow| {
-                outputs::settle(dir.0, name, follow).filter(|&done| done < 0)
-            });
+            return [false, true]
+                .into_iter()
+                .find_map(|follow| outputs::settle(dir.0, name, follow).filter(|&done| done < 0));
         }
         let flags = if forbids_links { how.flags | libc::O_NOFOLLOW } else { how.flags };
         outputs::open(dir.0, name, flags, how.mode)

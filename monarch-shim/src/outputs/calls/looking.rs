@@ -1,6 +1,7 @@
 //! Calls that look at names, and change nothing.
 
 use super::at_path;
+use crate::descriptor_names::{is_below_proc, may_reopen};
 use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
@@ -276,6 +277,29 @@ pub unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, roo
             })
         })
     }
+}
+
+/// Where the name of a descriptor (`/proc/self/fd/N`) leads that is of a staged file: to the path
+/// of the file. With `follow`, by the links that `/dev/stdin` and the like are, too.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn named_open(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    may_reopen(bytes).then(|| path_of_open(&ctx, dirfd, bytes, follow))?
+}
+
+#[cold]
+#[inline(never)]
+fn path_of_open(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Absolute> {
+    let saved = errno::errno();
+    let place = || if follow || is_below_proc(path) { super::by_number(ctx, dirfd, path)?.on_pfs().ok() } else { None };
+    let found = place();
+    errno::set_errno(saved);
+    found
 }
 
 /// realpath(3).
