@@ -1,10 +1,11 @@
 /* Every function of the C library that takes a path, asked about names below an output root that
- * are pending: `outputs-paths [--no-barriers|--gaps] [--alias|--links|--proc|--root|--number] [NAME...]` in
- * the directory where they go. Each says what it answers for a file, a directory, a link, a file that is open for
- * writing, and names that were just removed. `--no-barriers` leaves out what waits until all is
- * published, and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps).
- * `--alias` names them through a link in TMPDIR to their directory, `--links` by links to them,
- * `--proc` by /proc/self/cwd, `--root` by /proc/thread-self/root, `--number` by a descriptor of their directory. */
+ * are pending: `outputs-paths [--no-barriers|--gaps] [WAY] [NAME...]` in the directory where they
+ * go. Each says what it answers for a file, a directory, a link, a file that is open for writing,
+ * and names that were just removed. `--no-barriers` leaves out what waits until all is published,
+ * and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps). Ways to name
+ * them: `--alias`, through a link in TMPDIR to their directory; `--links`, by links to them;
+ * `--proc`, by /proc/self/cwd; `--root`, by /proc/thread-self/root; `--number`, by a descriptor of
+ * their directory. */
 #include "common.h"
 #include <dlfcn.h>
 #include <fts.h>
@@ -287,7 +288,7 @@ static const struct { const char *name; const char *(*call)(const char *); int c
 // What a process has open for writing is not published.
 #define NOT_WRITTEN(f) {#f, f, 1, ALL, ONLY(WRITTEN)}
     ASKS(access_), ASKS(euidaccess_), ASKS(faccessat_), ASKS(stat_), ASKS(lstat_), ASKS(statx_), ASKS(open_), ASKS(open_path),
-    CHANGES(openat2_, ONLY(LINK_) | ONLY(BELOW_FILE)), CHANGES(open_link, ONLY(LINK_)), CHANGES(by_number, 0), NOT_WRITTEN(link_open),
+    CHANGES(openat2_, ONLY(LINK_)), CHANGES(open_link, ONLY(LINK_)), CHANGES(by_number, 0), NOT_WRITTEN(link_open),
     ASKS(fopen_), ASKS(freopen_), ASKS(opendir_), ASKS(scandir_), ASKS(realpath_), ASKS(readlink_), ASKS(statfs_), ASKS(pathconf_),
     ASKS(getxattr_), ASKS(lgetxattr_), ASKS(listxattr_), ASKS(chdir_), ASKS(chroot_), ASKS(ftok_), ASKS(glob_), ASKS(ftw_), ASKS(nftw_),
     ASKS(connect_),

@@ -108,6 +108,9 @@ int main(void)
         {O_CREAT | O_EXCL | O_WRONLY, 0644, 2},
     };
     for (unsigned n = 0; n < sizeof hows / sizeof *hows; n++) SAY("raw openat2", syscall(SYS_openat2, D, "f", hows[n], sizeof *hows));
+    int held = open("f", O_PATH | O_CLOEXEC);
+    SAY("linkat descriptor", linkat(held, "", D, "n", AT_EMPTY_PATH | 1));
+    close(held);
     SAY("raw openat2 size", syscall(SYS_openat2, D, "f", hows[0], 8));
     printf("## end\n");
     return 0;

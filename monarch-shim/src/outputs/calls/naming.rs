@@ -128,6 +128,10 @@ pub unsafe fn link(
     linking: &mut Linking,
 ) -> Option<c_int> {
     let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    // (What is wrong with these, the kernel says before it looks for the names.)
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return None;
+    }
     // SAFETY: by contract.
     unsafe {
         let mut published = None;
