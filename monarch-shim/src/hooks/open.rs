@@ -479,6 +479,24 @@ pub(super) unsafe fn by_number(
     unsafe { by_number_plainly(dirfd, path, flags, call) }
 }
 
+/// An open by the number of the call, for reading: what the kernel finds by links may not be what
+/// the overlay has there.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn found_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let before = Before::now();
+    match call() {
+        // SAFETY: passed on.
+        fd @ 0.. => unsafe { opened(before, fd, dirfd, path, flags) },
+        failed => failed,
+    }
+}
+
 /// [`by_number`] of what no output root answers.
 pub(super) unsafe fn by_number_plainly(
     dirfd: c_int,

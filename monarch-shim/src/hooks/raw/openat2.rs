@@ -44,11 +44,16 @@ pub(super) unsafe fn open(
             return Some(done);
         }
     }
-    if how.resolve & (NO_MAGIC_LINKS | NO_SYMLINKS) != 0 {
+    let reads_staged = how.resolve & IN_ROOT == 0 && crate::serve::only_reads(how.flags) && outputs::has_roots();
+    if reads_staged && how.resolve & !NO_MAGIC_LINKS != 0 {
+        // (What links lead to that the kernel does not find may be against its rules.)
+        // SAFETY: by contract.
+        return Some(unsafe { open::found_by_number(dirfd, path, how.flags, call) });
+    }
+    if how.resolve & (NO_MAGIC_LINKS | NO_SYMLINKS) != 0 && !reads_staged {
         return Some(open::without_links(how.flags, call));
     }
-    // (By links that only an output root can follow, the kernel's rules are not known to be kept.)
-    if how.resolve != 0 && crate::serve::only_reads(how.flags) {
+    if how.resolve & IN_ROOT != 0 && crate::serve::only_reads(how.flags) {
         return None;
     }
     // SAFETY: by contract.
@@ -126,6 +131,11 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
                 .is_ok_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFLNK)
         };
         if is_pending_link || follows && how.resolve & STAYS != 0 && outputs::is_pending() && is_link() {
+            // What the rules forbid comes before what is there.
+            let found = kernel::open_directory(dirfd, path, how.resolve & !CACHED);
+            if matches!(found, Err(libc::EXDEV | libc::ELOOP)) {
+                return None;
+            }
             // Where it may lead, the kernel knows once it is published, and what it leads to.
             return [false, true]
                 .into_iter()
