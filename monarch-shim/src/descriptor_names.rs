@@ -94,7 +94,8 @@ pub fn may_name_descriptor(path: &[u8]) -> bool {
 }
 
 /// Whether a path leads into a file system of processes, wherever that is mounted.
-fn is_below_proc(path: &[u8]) -> bool {
+#[must_use]
+pub fn is_below_proc(path: &[u8]) -> bool {
     const PROC_SUPER_MAGIC: i64 = 0x9fa0;
     let end = path.iter().rposition(|&c| c == b'/').unwrap_or(0);
     let dir = path.get(..end).and_then(|dir| sys::open_bytes(dir, libc::O_PATH | libc::O_CLOEXEC));

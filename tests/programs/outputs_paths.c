@@ -1,9 +1,11 @@
 /* Every function of the C library that takes a path, asked about names below an output root that
- * are pending: `outputs-paths [--no-barriers|--gaps] [--alias|--links] [NAME...]` in the directory where
- * they go. Each says what it answers for a file, a directory, a link, a file that is open for
- * writing, and names that were just removed. `--no-barriers` leaves out what waits until all is
- * published, and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps).
- * `--alias` names them through a link in TMPDIR to their directory, `--links` by links to them. */
+ * are pending: `outputs-paths [--no-barriers|--gaps] [WAY] [NAME...]` in the directory where they
+ * go. Each says what it answers for a file, a directory, a link, a file that is open for writing,
+ * and names that were just removed. `--no-barriers` leaves out what waits until all is published,
+ * and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps). Ways to name
+ * them: `--alias`, through a link in TMPDIR to their directory; `--links`, by links to them;
+ * `--proc`, by /proc/self/cwd; `--root`, by /proc/thread-self/root; `--number`, by a descriptor of
+ * their directory. */
 #include "common.h"
 #include <dlfcn.h>
 #include <fts.h>
@@ -61,6 +63,58 @@ static const char *lstat_(const char *p) { struct stat s; return lstat(p, &s) ? 
 static const char *statx_(const char *p) { struct statx s; return statx(AT_FDCWD, p, 0, STATX_BASIC_STATS, &s) ? result(0) : text("%o", s.stx_mode); }
 static const char *open_(const char *p) { int fd = open(p, O_RDONLY); const char *r = result(fd >= 0); close(fd); return r; }
 static const char *open_path(const char *p) { int fd = open(p, O_PATH); const char *r = result(fd >= 0); close(fd); return r; }
+/* With what openat2 may forbid on the way: mounts, links to open files, links, ways out. */
+static const char *openat2_(const char *p)
+{
+    char all[100] = "";
+    for (unsigned long long forbids = 0; forbids <= 0x10; forbids = forbids ? forbids * 2 : 1) {
+        unsigned long long how[3] = {O_RDONLY, 0, forbids};
+        int fd = syscall(SYS_openat2, AT_FDCWD, p, how, sizeof how);
+        strcat(strcat(all, fd < 0 ? strerrorname_np(errno) : "yes"), " ");
+        close(fd);
+    }
+    return text("%s", all);
+}
+static const char *open_link(const char *p)
+{
+    struct stat s;
+    char b[100];
+    int fd = open(p, O_PATH | O_NOFOLLOW);
+    if (fd < 0) return result(0);
+    const char *r = text("%s %d", fstat(fd, &s) ? "?" : S_ISLNK(s.st_mode) ? "a link" : "no link", (int)readlinkat(fd, "", b, sizeof b));
+    close(fd);
+    return r;
+}
+/* A descriptor is of the file that was opened, whatever has its name by now. */
+static const char *by_number(const char *p)
+{
+    char name[40], b[40], b2[40];
+    struct stat s;
+    int fd = open(p, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return result(0);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, b, sizeof b - 1);
+    char *end = n < 0 ? NULL : memrchr(b, '/', n), *real = realpath(name, NULL);
+    int is_dir = fstat(fd, &s) == 0 && S_ISDIR(s.st_mode);
+    if (unlink("old")) errno = 0;
+    else put("old", "another one");
+    int again = open(name, O_RDONLY | O_CLOEXEC);
+    ssize_t m = again < 0 || is_dir ? 0 : read(again, b2, sizeof b2 - 1);
+    const char *r = text("%s %s %.*s %d %d", end ? "read" : "?", real ? strrchr(real, '/') : result(0), (int)m, b2, again >= 0, stat(name, &s) || is_dir ? -1 : (int)s.st_size);
+    free(real);
+    close(again);
+    close(fd);
+    return r;
+}
+static const char *link_open(const char *p)
+{
+    int fd = open(p, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return result(0);
+    const char *r = result(!linkat(fd, "", AT_FDCWD, "linked", AT_EMPTY_PATH));
+    close(fd);
+    struct stat s;
+    return text("%s %d", r, stat("linked", &s) ? -1 : (int)s.st_nlink);
+}
 static const char *fopen_(const char *p) { FILE *f = fopen(p, "re"); const char *r = result(f != NULL); if (f) fclose(f); return r; }
 static const char *freopen_(const char *p) { FILE *f = fopen("/dev/null", "r"), *g = freopen(p, "r", f); const char *r = result(g != NULL); if (g) fclose(g); return r; }
 static const char *fopen_new(const char *p) { FILE *f = fopen(p, "wx"); const char *r = result(f != NULL); if (f) { fclose(f); unlink(p); } return r; }
@@ -234,6 +288,7 @@ static const struct { const char *name; const char *(*call)(const char *); int c
 // What a process has open for writing is not published.
 #define NOT_WRITTEN(f) {#f, f, 1, ALL, ONLY(WRITTEN)}
     ASKS(access_), ASKS(euidaccess_), ASKS(faccessat_), ASKS(stat_), ASKS(lstat_), ASKS(statx_), ASKS(open_), ASKS(open_path),
+    CHANGES(openat2_, ONLY(LINK_)), CHANGES(open_link, ONLY(LINK_)), CHANGES(by_number, 0), NOT_WRITTEN(link_open),
     ASKS(fopen_), ASKS(freopen_), ASKS(opendir_), ASKS(scandir_), ASKS(realpath_), ASKS(readlink_), ASKS(statfs_), ASKS(pathconf_),
     ASKS(getxattr_), ASKS(lgetxattr_), ASKS(listxattr_), ASKS(chdir_), ASKS(chroot_), ASKS(ftok_), ASKS(glob_), ASKS(ftw_), ASKS(nftw_),
     ASKS(connect_),
@@ -263,6 +318,7 @@ static void begin(int call, int kind)
     char path[300];
     const char *dir = home(call, kind);
     if (mkdir(dir, 0755) && errno == EEXIST) return;
+    if (!strncmp(dir, "by_number", 9)) { snprintf(path, sizeof path, "%s/old", dir); put(path, "an old file"); }
     if (kind == REMOVED) { snprintf(path, sizeof path, "%s/r", dir); put(path, "to be removed"); }
     if (kind == REMOVED_DIR || kind == BELOW_REMOVED) { snprintf(path, sizeof path, "%s/rd", dir); must(!mkdir(path, 0755), path); }
 }
@@ -286,12 +342,22 @@ static void make(int call, int kind)
 }
 
 /* The name of an entry of the working directory: itself, or from outside. */
-static enum { HERE, ALIAS, LINKS } from;
+static enum { HERE, ALIAS, LINKS, PROC, ROOT, NUMBER } from;
 static const char *named(const char *name)
 {
     static char path[PATH_MAX], dir[PATH_MAX / 2], target[PATH_MAX];
     if (from == HERE) return name;
+    if (from == NUMBER) {
+        static int here = -1;
+        close(here);
+        here = open(".", O_PATH | O_DIRECTORY);
+        must(here >= 0, "open");
+        snprintf(path, sizeof path, "/proc/self/fd/%d/%s", here, name);
+        return path;
+    }
+    if (from == PROC) { snprintf(path, sizeof path, "/proc/self/cwd/%s", name); return path; }
     must(getcwd(dir, sizeof dir) != NULL, "getcwd");
+    if (from == ROOT) { snprintf(path, sizeof path, "/proc/thread-self/root%s/%s", dir, name); return path; }
     snprintf(path, sizeof path, "%s/outer", getenv("TMPDIR"));
     snprintf(target, sizeof target, "%s%s%s", dir, from == LINKS ? "/" : "", from == LINKS ? name : "");
     unlink(path);
@@ -308,6 +374,9 @@ int main(int argc, char **argv)
         if (!strcmp(argv[first], "--gaps")) gaps = 1;
         if (!strcmp(argv[first], "--alias")) from = ALIAS;
         if (!strcmp(argv[first], "--links")) from = LINKS;
+        if (!strcmp(argv[first], "--proc")) from = PROC;
+        if (!strcmp(argv[first], "--root")) from = ROOT;
+        if (!strcmp(argv[first], "--number")) from = NUMBER;
     }
     umask(022);
     for (int pass = 0; pass < 2; pass++) {

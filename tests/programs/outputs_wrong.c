@@ -101,6 +101,17 @@ int main(void)
     SAY("raw fchmodat2", syscall(452, D, "f", 0600, 7));
     SAY("raw truncate", syscall(SYS_truncate, "f", -1L));
     SAY("raw open accmode", syscall(SYS_openat, D, "f", O_CREAT | O_TRUNC | 3, 0644));
+    // With a mode, but nothing to be made; an unknown flag, an unknown rule; rules that exclude each other.
+    const unsigned long long hows[][3] = {
+        {O_RDONLY, 0644, 0}, {O_CREAT | O_RDWR, 0170644, 0}, {1ull << 40, 0, 0}, {O_RDONLY, 0, 0x8000}, {O_RDONLY, 0, 0x18},
+        {O_PATH | O_RDWR, 0, 0}, {O_RDONLY, 0644, 4}, {O_CREAT | O_TRUNC | O_WRONLY, 0644, 4},
+        {O_CREAT | O_EXCL | O_WRONLY, 0644, 2},
+    };
+    for (unsigned n = 0; n < sizeof hows / sizeof *hows; n++) SAY("raw openat2", syscall(SYS_openat2, D, "f", hows[n], sizeof *hows));
+    int held = open("f", O_PATH | O_CLOEXEC);
+    SAY("linkat descriptor", linkat(held, "", D, "n", AT_EMPTY_PATH | 1));
+    close(held);
+    SAY("raw openat2 size", syscall(SYS_openat2, D, "f", hows[0], 8));
     printf("## end\n");
     return 0;
 }

@@ -72,6 +72,12 @@ unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c
     unsafe { outputs::access(CWD, beyond.c_str()?.as_ptr(), mode, flags) }
 }
 
+/// What an output root says of a path, by links from outside, too.
+pub(super) unsafe fn staged(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
+    // SAFETY: passed on.
+    unsafe { crate::outputs::access(dirfd, path, mode, flags).or_else(|| access_beyond(dirfd, path, mode, flags)) }
+}
+
 hook! { next;
     fn access(path: *const c_char, mode: c_int) -> c_int { check(CWD, path, mode, 0, |_, p| next(p, mode)) }
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {

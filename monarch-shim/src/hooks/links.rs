@@ -16,12 +16,32 @@ unsafe fn target(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usiz
         if let Some(done) = outputs::read_link(dirfd, path, buf, room) {
             return Some(done);
         }
-        indexed(dirfd, path, buf, room).or_else(|| {
-            // By links outside of the output roots.
-            let mut beyond = outputs::beyond(dirfd, path, false)?;
-            outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
-        })
+        indexed(dirfd, path, buf, room).or_else(|| beyond(dirfd, path, buf, room))
     }
+}
+
+/// By links outside of the output roots, and names of descriptors.
+unsafe fn beyond(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: passed on, with a path of the shim.
+    unsafe {
+        if let Some(file) = outputs::named_open(dirfd, path, false) {
+            let text = file.get();
+            let len = text.len().min(room);
+            if len == 0 || !user::writable_bytes(buf.cast(), len) {
+                return None;
+            }
+            core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), len);
+            return Some(len as isize);
+        }
+        let mut beyond = outputs::beyond(dirfd, path, false)?;
+        outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
+    }
+}
+
+/// What an output root says of a link, by links from outside, too.
+pub(super) unsafe fn staged(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: passed on.
+    unsafe { outputs::read_link(dirfd, path, buf, room).or_else(|| beyond(dirfd, path, buf, room)) }
 }
 
 /// The answer of the index.
@@ -63,7 +83,7 @@ unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char
     unsafe {
         outputs::real_path(path, out).or_else(|| {
             // By links outside of the output roots.
-            let mut beyond = outputs::beyond(CWD, path, true)?;
+            let mut beyond = outputs::named_open(CWD, path, true).or_else(|| outputs::beyond(CWD, path, true))?;
             outputs::real_path(beyond.c_str()?.as_ptr(), out)
         })
     }

@@ -53,8 +53,30 @@ pub(super) unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, t
     }
 }
 
+/// A file gets another name, with flags of linkat.
+pub(super) unsafe fn linked_at(
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
+    flags: c_int,
+    next: impl Fn(c_int, *const c_char, c_int) -> c_int,
+) -> c_int {
+    let mut linking = outputs::Linking::default();
+    // SAFETY: passed on.
+    unsafe {
+        if let Some(done) = outputs::link((from_fd, from), (to_fd, to), flags, &mut linking) {
+            return done;
+        }
+        linked(from_fd, from, to_fd, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
+    }
+    match linking.published.as_mut().and_then(|path| path.c_str()) {
+        Some(path) => next(CWD, path.as_ptr(), 0),
+        // SAFETY: passed on.
+        None => unsafe { link_of(from_fd, from, flags, |fd, path| next(fd, path, flags)) },
+    }
+}
+
 /// A link to an open file: of a copy, to the file on the PFS.
-pub(super) unsafe fn link_of(
+unsafe fn link_of(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
@@ -253,17 +275,13 @@ hook! { next;
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int { made(CWD, path, || next(path, mode)) }
     fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { made(fd, path, || next(fd, path, mode)) }
     fn link(from: *const c_char, to: *const c_char) -> c_int {
-        let mut _under_way = None;
-        if let Some(done) = outputs::link((CWD, from), (CWD, to), false, &mut _under_way) { return done; }
+        let mut _linking = outputs::Linking::default();
+        if let Some(done) = outputs::link((CWD, from), (CWD, to), 0, &mut _linking) { return done; }
         linked(CWD, from, CWD, to, false);
         next(from, to)
     }
     fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
-        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-        let mut _under_way = None;
-        if let Some(done) = outputs::link((a, from), (b, to), follow, &mut _under_way) { return done; }
-        linked(a, from, b, to, follow);
-        link_of(a, from, flags, |a, from| next(a, from, b, to, flags))
+        linked_at((a, from), (b, to), flags, |a, from, flags| next(a, from, b, to, flags))
     }
     fn symlink(target: *const c_char, path: *const c_char) -> c_int { symlinked(target, CWD, path, || next(target, path)) }
     fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { symlinked(target, fd, path, || next(target, fd, path)) }

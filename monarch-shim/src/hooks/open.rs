@@ -143,7 +143,15 @@ unsafe fn opened_by_next(
             // SAFETY: by contract.
             return unsafe { opened(before, fd, dirfd, path, flags) };
         }
-        ReadOpen::OutsideByName | ReadOpen::ByName => return reopened_by(path, fd, flags),
+        ReadOpen::OutsideByName | ReadOpen::ByName => {
+            let fd = reopened_by(path, fd, flags);
+            if before.has_roots() {
+                // By the name of a directory: `/proc/self/cwd/f`, `/dev/fd/N/f`.
+                // SAFETY: by contract.
+                return unsafe { opened(before, fd, dirfd, path, flags) };
+            }
+            return fd;
+        }
         ReadOpen::Large(hint) => crate::large::remember(fd, hint),
         ReadOpen::Done(_) | ReadOpen::Next | ReadOpen::Outside => {}
     }
@@ -455,7 +463,7 @@ unsafe fn opened(before: Before, fd: c_int, dirfd: c_int, path: *const c_char, f
     other
 }
 
-/// An open by the number of the call; `None` when it only reads.
+/// An open by the number of the call; `None` when it only reads, in a job without output roots.
 pub(super) unsafe fn by_number(
     dirfd: c_int,
     path: *const c_char,
@@ -467,8 +475,38 @@ pub(super) unsafe fn by_number(
     if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
         return Some(fd);
     }
+    // SAFETY: passed on.
+    unsafe { by_number_plainly(dirfd, path, flags, call) }
+}
+
+/// An open by the number of the call, for reading: what the kernel finds by links may not be what
+/// the overlay has there.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn found_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let before = Before::now();
+    match call() {
+        // SAFETY: passed on.
+        fd @ 0.. => unsafe { opened(before, fd, dirfd, path, flags) },
+        failed => failed,
+    }
+}
+
+/// [`by_number`] of what no output root answers.
+pub(super) unsafe fn by_number_plainly(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> Option<c_int> {
     if only_reads(flags) {
-        return None;
+        // SAFETY: passed on.
+        return outputs::has_roots().then(|| unsafe { open_beside_roots(ReadOpen::Outside, dirfd, path, flags, call) });
     }
     // SAFETY: the application's pointer, tested before it is read.
     match unsafe { enter_change(path) } {

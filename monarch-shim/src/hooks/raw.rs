@@ -3,15 +3,17 @@
 //! Programs use it where the C library has no wrapper, or had none once (libuv's `statx`);
 //! libraries define functions of the C library with it (libattr). So whatever is done here ends in
 //! the kernel's call of that number, and never in a function of that name, which may be such a
-//! definition. Reads and opens for reading are the kernel's: what they give is right.
+//! definition. Reads, and opens for reading outside of output roots, are the kernel's: what they
+//! give is right.
 
 use super::hook;
 use super::place::{entered, forked, moved, remounted, thread_became};
 use super::{open, place, stat};
 use core::ffi::{c_char, c_int, c_long};
-use monarch_guest::ctx;
+use monarch_guest::{ctx, errno};
 
 mod changes;
+mod openat2;
 mod questions;
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
@@ -21,9 +23,6 @@ const CWD: c_int = libc::AT_FDCWD;
 /// Numbers that are the same on all machines.
 const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 const SECCOMP_SET_MODE_STRICT: usize = 0;
-/// `RESOLVE_NO_MAGICLINKS` and `RESOLVE_NO_SYMLINKS` of openat2: no name of a descriptor leads to
-/// it.
-const RESOLVE_NO_LINKS: u64 = 0x02 | 0x04;
 const SYS_LANDLOCK_ADD_RULE: c_long = 445;
 
 /// Answers a call, or enters the change that it makes; `None` for all other calls.
@@ -73,11 +72,10 @@ unsafe fn of_open(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) 
             return open::by_number(fd, path, z as c_int, u as _, call);
         }
         let &[flags, mode, resolve] = monarch_guest::user::slice(z as *const u64, 3)? else { return None };
-        if resolve & RESOLVE_NO_LINKS == 0 {
-            open::by_number(fd, path, flags as c_int, mode as _, call)
-        } else {
-            Some(open::without_links(flags as c_int, call))
-        }
+        let how = openat2::How { flags: flags as c_int, mode: mode as _, resolve };
+        // What is wrong with these, the kernel says before it looks for the name.
+        let is_right = || raw([x, c"".as_ptr() as usize, z, u, 0, 0]) >= 0 || errno::errno() == libc::ENOENT;
+        openat2::open(fd, path, how, is_right, call)
     }
 }
 

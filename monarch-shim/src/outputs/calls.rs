@@ -16,10 +16,10 @@ pub use inside::{
     Subject, connect, has_roots, is_pending, is_removed, may_differ, may_walk_over, publish, publish_all,
 };
 pub use looking::{
-    Before, access, beyond, beyond_found, beyond_opened, data_of, file_system, part_of, read_link, real_path, stat,
-    statx,
+    Before, access, beyond, beyond_found, beyond_opened, data_of, file_system, named_open, part_of, read_link,
+    real_path, stat, statx,
 };
-pub use naming::{link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};
+pub use naming::{Linking, link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};
 pub use opening::{is_staged, open, open_beyond, settle_for_child, temporary, truncate};
 pub use programs::{own_environment, publish_library, publish_program, publish_searched};
 pub use setting::{set_attributes, set_extended, set_extended_open};
@@ -157,16 +157,18 @@ fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
     let saved = errno::errno();
     // SAFETY: a path of the application, which ends with a NUL.
     let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
-    let find = |fd: Fd| {
-        let (root, file) = descriptors::staged(ctx, fd.0)?;
-        let (rel, _) = subtree::find_file(&root, b"", file.id)?;
-        let mut place = Place::at(root, rel.get())?;
-        place.is_by_number = true;
-        Some(place)
-    };
-    let place = fd.and_then(find);
+    let place = fd.and_then(|fd| by_descriptor(ctx, fd.0));
     errno::set_errno(saved);
     place
+}
+
+/// The place of a staged file that is open, if it has a name.
+fn by_descriptor(ctx: &Ctx, fd: c_int) -> Option<Place> {
+    let (root, file) = descriptors::staged(ctx, fd)?;
+    let (rel, _) = subtree::find_file(&root, b"", file.id)?;
+    let mut place = Place::at(root, rel.get())?;
+    place.is_by_number = true;
+    Some(place)
 }
 
 /// Makes a plain call on the published file, if the path was a number: `call` gets its path.

@@ -86,6 +86,18 @@ pub unsafe fn cross_link(dirfd: c_int, path: *const c_char) -> Errno {
     result(unsafe { call(libc::SYS_linkat, args) }).err().unwrap_or(libc::EXDEV)
 }
 
+/// Whether the kernel lets this process give an open file a name by its descriptor.
+pub fn may_link_open(fd: c_int) -> Result<(), Errno> {
+    let (none, nowhere) = (c"".as_ptr() as usize, c"/dev/null/none".as_ptr() as usize);
+    let args = [fd as isize as usize, none, HERE, nowhere, libc::AT_EMPTY_PATH as usize, OWN];
+    // (It looks at the file before it looks for the new name.)
+    // SAFETY: C strings.
+    match result(unsafe { call(libc::SYS_linkat, args) }) {
+        Err(libc::ENOTDIR) => Ok(()),
+        done => done.map(drop),
+    }
+}
+
 /// utimensat(2): the time of the last change of what lies at an absolute path; `None`: now.
 pub fn set_modified(path: &CStr, time: Option<(i64, i64)>) -> Result<(), Errno> {
     let omitted = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
@@ -107,6 +119,17 @@ pub fn open_at(dirfd: c_int, path: &CStr, flags: c_int, mode: u32) -> Result<Fd,
     let args = [dirfd as isize as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0];
     // SAFETY: a C string.
     result(unsafe { call(libc::SYS_openat, args) }).map(|fd| Fd(fd as c_int))
+}
+
+/// openat2(2) of a directory by a path of the application, with what that forbids on the way.
+///
+/// # Safety
+/// As for [`cross_link`].
+pub unsafe fn open_directory(dirfd: c_int, path: *const c_char, resolve: u64) -> Result<Fd, Errno> {
+    let how: [u64; 3] = [(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64, 0, resolve];
+    let args = [dirfd as isize as usize, path as usize, how.as_ptr() as usize, size_of_val(&how), 0, 0];
+    // SAFETY: by contract.
+    result(unsafe { call(libc::SYS_openat2, args) }).map(|fd| Fd(fd as c_int))
 }
 
 /// fstatat(2).

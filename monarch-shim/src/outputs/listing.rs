@@ -78,6 +78,10 @@ impl Merged {
 
     fn fill(&mut self, place: &Place, fd: c_int) -> Result<()> {
         let root = &place.root;
+        // What the job has removed lists nothing, not even itself.
+        if !place.rel().is_empty() && matches!(tree::read(root, place.rel())?, Entry::RemovedDir) {
+            return Ok(());
+        }
         self.begin(fd)?;
         // The overlay first: what the agent publishes from here on the PFS lists, or the overlay
         // has listed.

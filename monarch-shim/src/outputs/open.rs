@@ -61,6 +61,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::Nothing => {}
             Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => return Ok(Answer::Plain),
             Entry::Directory => continue,
+            Entry::RemovedDir | Entry::Removed if place.is_held => return Ok(Answer::Plain),
             Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
             // The file lies where the directory is until its turn has come.
             Entry::RemovedDir if barrier::wait_for_all(&place.root)? => continue,
@@ -88,6 +89,9 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                 Ok(Created::Through | Created::Unstaged) => return through(place),
                 Err(e) => return through_for(place, e),
             },
+            Entry::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(no_directory(flags)),
+            // The link itself is opened, once it is published.
+            Entry::Symlink(_) if flags & libc::O_PATH != 0 && barrier::wait_for_all(&place.root)? => continue,
             Entry::Symlink(_) => return Err(libc::ELOOP),
             Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
             Entry::Clean(clean) if !writes => {

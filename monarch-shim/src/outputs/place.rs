@@ -2,7 +2,7 @@
 
 use super::kernel::{self, Errno};
 use super::roots::{self, Root};
-use super::walk::walk;
+use super::walk::{is_open_file, walk};
 use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
 use core::ops::Range;
@@ -30,6 +30,8 @@ pub struct Place {
     /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
     /// reach the staged file.
     pub is_by_number: bool,
+    /// Whether the path is `.`: the directory itself is meant, even when it was removed.
+    pub is_held: bool,
 }
 
 impl Place {
@@ -102,7 +104,10 @@ impl Place {
         }
         base.append(b"/")?;
         base.append(path)?;
-        Self::absolute(ctx, base.get())
+        let mut place = Self::absolute(ctx, base.get())?;
+        place.is_held =
+            path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
+        Some(place)
     }
 
     /// The place below an output root to which symbolic links outside of it lead. With `follow` a
@@ -143,7 +148,7 @@ impl Place {
                 place.is_dir_path = ends_like_dir(full.get());
                 return Some(place);
             }
-            if rest.is_empty() && !follow {
+            if rest.is_empty() && !follow || is_open_file(known.real.get()) {
                 return None;
             }
             let target = kernel::read_link(known.real.c_str()?).ok()?;
@@ -204,6 +209,7 @@ impl Place {
             is_missing: false,
             by_overlay: false,
             is_by_number: false,
+            is_held: false,
         })
     }
 

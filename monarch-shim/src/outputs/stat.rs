@@ -25,6 +25,8 @@ pub enum Subject {
     Link(Absolute, u64),
     /// A directory of the PFS at this path, in which the job has last changed names at this time.
     Changed(Absolute, Time),
+    /// A directory at this path that the job has removed, and that is open.
+    RemovedDir(Absolute),
 }
 
 /// What a call that asks about a place asks about; a plain call is the PFS's.
@@ -35,6 +37,9 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
         // (The spelling of an output root may be a symbolic link, which the kernel knows.)
         Found::Entry(Entry::Nothing) if place.rel().is_empty() && (follow || place.is_dir_path) => changed(place)?,
         Found::Entry(Entry::Nothing | Entry::Clean(_)) => Answer::Plain,
+        Found::Entry(Entry::Removed | Entry::RemovedDir) if place.is_held => {
+            Answer::Done(Subject::RemovedDir(place.on_pfs()?))
+        }
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
         Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
         Found::Entry(Entry::File(file)) => {
@@ -70,6 +75,16 @@ pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
             let mut st = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
             dir_times::raise(&mut st, time);
             Answer::Done(st)
+        }
+        // (The path may lead nowhere by now: the kernel knows what is open.)
+        Answer::Done(Subject::RemovedDir(mut path)) => {
+            match kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) {
+                Ok(mut st) => {
+                    st.st_nlink = 0;
+                    Answer::Done(st)
+                }
+                Err(_) => Answer::Plain,
+            }
         }
         Answer::Done(Subject::At(mut path)) => {
             let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };

@@ -7,9 +7,11 @@
 use super::entry::{self, Entry};
 use super::kernel;
 use super::roots;
+use crate::descriptor_names::is_below_proc;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
+use monarch_guest::sys;
 
 /// Most symbolic links that a path may go through, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -56,6 +58,9 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
         real.append(name)?;
         match step(ctx, &mut real, follow || !behind.is_empty(), &mut by_overlay)? {
             Step::On => {}
+            Step::Link(_) if behind.is_empty() && roots::at(ctx, real.get()).is_none() && is_open_file(real.get()) => {
+                return None;
+            }
             Step::Link(target) => {
                 links += 1;
                 if links > MAX_LINKS {
@@ -128,4 +133,10 @@ fn step(ctx: &Ctx, real: &mut PathBuffer, follow: bool, by_overlay: &mut bool) -
         Err(libc::ENOENT | libc::ENOTDIR) => Some(Step::End),
         Err(_) => None,
     }
+}
+
+/// Whether a path is the name of an open file (`/proc/self/fd/N`), which the kernel follows to the
+/// file itself, whatever has its name by now.
+pub fn is_open_file(path: &[u8]) -> bool {
+    is_below_proc(path) && sys::stat_bytes(path, 0).is_none_or(|st| st.st_mode & libc::S_IFMT != libc::S_IFDIR)
 }

@@ -41,6 +41,15 @@ fn names_that_links_outside_of_the_root_lead_to_are_answered_as_directly() {
     same(Outputs::new, program, [150, 60]);
 }
 
+/// The kernel follows them to what is open, and the overlay answers for the names there.
+#[test]
+fn names_through_proc_are_answered_as_directly() {
+    for way in ["--proc", "--root", "--number"] {
+        let program = |w: &Outputs| w.here(w.world().program("outputs-paths")).arg(way);
+        same(Outputs::new, program, [150, 60]);
+    }
+}
+
 /// `run` finds links in the environment that lead into the root, to it and towards it; the job
 /// turns one of them to another directory.
 #[test]

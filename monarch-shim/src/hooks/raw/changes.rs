@@ -1,7 +1,7 @@
 //! Calls that change something, by number.
 
 use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
-use super::super::names::{link_of, linked, made, removed, removed_dir, renamed, symlinked};
+use super::super::names::{linked, linked_at, made, removed, removed_dir, renamed, symlinked};
 use super::super::pfs_path_of;
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
@@ -19,8 +19,6 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
     let (fd, third) = (x as c_int, z as c_int);
     let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
     let call = || raw(a);
-    // The same call with another directory and path.
-    let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, u, v, 0]);
     // SAFETY: the contract of the system call is that of the function.
     Some(unsafe {
         match n {
@@ -28,15 +26,9 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
             libc::SYS_renameat2 => renamed((fd, path2), (third, path4), v as u32, call),
             libc::SYS_mkdirat | libc::SYS_mknodat => made(fd, path2, call),
             libc::SYS_symlinkat => symlinked(path, y as c_int, z as *const c_char, call),
-            libc::SYS_linkat => {
-                let flags = v as c_int;
-                let (follow, mut _under_way) = (flags & libc::AT_SYMLINK_FOLLOW != 0, None);
-                if let Some(done) = outputs::link((fd, path2), (third, path4), follow, &mut _under_way) {
-                    return Some(done);
-                }
-                linked(fd, path2, third, path4, follow);
-                link_of(fd, path2, flags, at)
-            }
+            libc::SYS_linkat => linked_at((fd, path2), (third, path4), v as c_int, |fd, p, flags| {
+                raw([fd as isize as usize, p as usize, z, u, flags as usize, 0])
+            }),
             _ => return attributes(n, a, raw),
         }
     })
@@ -138,8 +130,8 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
             libc::SYS_rmdir => removed_dir(path, call),
             libc::SYS_mkdir | libc::SYS_mknod => made(CWD, path, call),
             libc::SYS_link => {
-                let mut _under_way = None;
-                if let Some(done) = outputs::link((CWD, path), (CWD, path2), false, &mut _under_way) {
+                let mut _linking = outputs::Linking::default();
+                if let Some(done) = outputs::link((CWD, path), (CWD, path2), 0, &mut _linking) {
                     return Some(done);
                 }
                 linked(CWD, path, CWD, path2, false);

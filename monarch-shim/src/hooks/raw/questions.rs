@@ -1,7 +1,7 @@
 //! Calls by number that ask about a name, or do something with what has it, where it is pending
 //! below an output root. About data sets the kernel is asked.
 
-use crate::hooks::{exec, fs, sockets, watch};
+use crate::hooks::{access, exec, fs, links, sockets, watch};
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
 
@@ -18,14 +18,14 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
     // SAFETY: the contract of the system call.
     unsafe {
         match n {
-            libc::SYS_faccessat => outputs::access(fd, path2, z as c_int, 0),
-            SYS_FACCESSAT2 => outputs::access(fd, path2, z as c_int, u as c_int),
+            libc::SYS_faccessat => access::staged(fd, path2, z as c_int, 0),
+            SYS_FACCESSAT2 => access::staged(fd, path2, z as c_int, u as c_int),
             libc::SYS_readlinkat => read_link(fd, path2, z, u),
             libc::SYS_statfs => Some(fs::of_path(path, on)),
             libc::SYS_getxattr | libc::SYS_listxattr => of_data(path, true, on),
             libc::SYS_lgetxattr | libc::SYS_llistxattr => of_data(path, false, on),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_access => outputs::access(CWD, path, y as c_int, 0),
+            libc::SYS_access => access::staged(CWD, path, y as c_int, 0),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_readlink => read_link(CWD, path, y, z),
             _ => used(n, a, raw),
@@ -53,7 +53,7 @@ unsafe fn used(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> 
 
 unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: usize, room: usize) -> Option<c_int> {
     // SAFETY: passed on.
-    unsafe { outputs::read_link(dirfd, path, buf as *mut c_char, room) }.map(|len| len as c_int)
+    unsafe { links::staged(dirfd, path, buf as *mut c_char, room) }.map(|len| len as c_int)
 }
 
 /// Asks about the staged file of a pending name.

@@ -24,7 +24,9 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
         at_path(dirfd, path, core::ptr::null_mut(), |place| {
             use lookup::Found;
             use tree::Entry;
+            let mut is_removed = false;
             match lookup::lookup(place, true)? {
+                Found::Entry(Entry::Removed | Entry::RemovedDir) if place.is_held => is_removed = true,
                 Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
                 Found::Entry(Entry::File(_)) => return Err(libc::ENOTDIR),
                 _ => {}
@@ -34,7 +36,11 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
                 return Ok(Answer::Plain);
             }
             let mut on_pfs = place.on_pfs()?;
-            let fd = entries::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+            let fd = if is_removed {
+                entries::open_named(dirfd, c".")?
+            } else {
+                entries::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?
+            };
             let Some(merged) = listing::Merged::new(place, fd.0) else { return Ok(Answer::Plain) };
             core::mem::forget(fd);
             Ok(crate::dirs::open_merged(merged).map_or(Answer::Plain, Answer::Done))

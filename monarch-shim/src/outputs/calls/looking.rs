@@ -1,6 +1,7 @@
 //! Calls that look at names, and change nothing.
 
 use super::at_path;
+use crate::descriptor_names::{is_below_proc, may_reopen};
 use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
@@ -200,17 +201,21 @@ pub unsafe fn statx(
             use overlay_stat::Subject;
             let Answer::Done(mut subject) = overlay_stat::subject(place, follow)? else { return Ok(Answer::Plain) };
             let path = match &mut subject {
-                Subject::Staged(_, path) | Subject::At(path) | Subject::Changed(path, _) | Subject::Link(path, _) => {
-                    path
-                }
+                Subject::Staged(_, path)
+                | Subject::At(path)
+                | Subject::Changed(path, _)
+                | Subject::Link(path, _)
+                | Subject::RemovedDir(path) => path,
             };
             if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
-                return Err(errno::errno());
+                // (The kernel knows what is open.)
+                return if matches!(subject, Subject::RemovedDir(_)) { Ok(Answer::Plain) } else { Err(errno::errno()) };
             }
             match subject {
                 Subject::Staged(file, _) => overlay_stat::translate_x(&file, &mut *buf),
                 Subject::Changed(_, time) => dir_times::raise_x(&mut *buf, time),
                 Subject::Link(_, dev) => overlay_stat::translate_link_x(&mut *buf, dev),
+                Subject::RemovedDir(_) => (*buf).stx_nlink = 0,
                 Subject::At(_) => {}
             }
             Ok(Answer::Done(0))
@@ -231,7 +236,10 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
             peers::settle(place, follow);
             Ok(match overlay_stat::subject(place, follow)? {
                 // Times are no question of this call.
-                Answer::Plain | Answer::Done(overlay_stat::Subject::Changed(..)) => Answer::Plain,
+                Answer::Plain
+                | Answer::Done(overlay_stat::Subject::Changed(..) | overlay_stat::Subject::RemovedDir(_)) => {
+                    Answer::Plain
+                }
                 Answer::Done(
                     overlay_stat::Subject::Staged(_, mut path)
                     | overlay_stat::Subject::At(mut path)
@@ -269,6 +277,29 @@ pub unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, roo
             })
         })
     }
+}
+
+/// Where the name of a descriptor (`/proc/self/fd/N`) leads that is of a staged file: to the path
+/// of the file. With `follow`, by the links that `/dev/stdin` and the like are, too.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+pub unsafe fn named_open(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let bytes = unsafe { user::path(path)? };
+    may_reopen(bytes).then(|| path_of_open(&ctx, dirfd, bytes, follow))?
+}
+
+#[cold]
+#[inline(never)]
+fn path_of_open(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Absolute> {
+    let saved = errno::errno();
+    let place = || if follow || is_below_proc(path) { super::by_number(ctx, dirfd, path)?.on_pfs().ok() } else { None };
+    let found = place();
+    errno::set_errno(saved);
+    found
 }
 
 /// realpath(3).
@@ -350,15 +381,16 @@ pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        found => if_removed(&found),
+        found => if_removed(&place, &found),
     }
 }
 
 /// A path that leads as little anywhere as a name that the job has removed, or one that lies below
 /// a pending file.
-fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
+fn if_removed(place: &Place, found: &Result<lookup::Found>) -> Option<Absolute> {
     use lookup::Found::Entry;
     match found {
+        Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) if place.is_held => None,
         Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT) => {
             Absolute::join(b"/proc/self/fd", b"-1")
         }
@@ -390,6 +422,6 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
         // A link of the overlay has as few attributes as the link to be.
         Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        found => if_removed(&found),
+        found => if_removed(&place, &found),
     }
 }

@@ -1,13 +1,14 @@
 //! Calls that make, remove, link and rename names.
 
-use super::{as_result, at_changed_path, changed_place, settle_links};
-use crate::outputs::answer::{Answer, of_call};
+use super::{as_result, at_changed_path, by_descriptor, changed_place, settle_links};
+use crate::outputs::answer::{Answer, Result, of_call};
 use crate::outputs::beside::UnderWay;
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::rename::{self as renames, After, Side};
 use crate::outputs::roots::Root;
-use crate::outputs::{kernel, names, peers};
+use crate::outputs::{descriptors, kernel, names, peers};
 use core::ffi::{CStr, c_char, c_int};
+use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
 
@@ -106,8 +107,16 @@ pub unsafe fn symlink(
     }
 }
 
-/// Before link(2): the file that gets another name is published first. `under_way`: as for
-/// [`make`].
+/// What is known about a link(2) until the plain call has ended.
+#[derive(Default)]
+pub struct Linking {
+    under_way: Option<UnderWay>,
+    /// The path of the published file, if the call names it by a descriptor of the staged one.
+    pub published: Option<Absolute>,
+}
+
+/// Before linkat(2): the file that gets another name is published first. `linking`: to be kept
+/// until the plain call has ended.
 ///
 /// # Safety
 /// As for [`user::path`], for both.
@@ -115,18 +124,34 @@ pub unsafe fn symlink(
 pub unsafe fn link(
     (from_fd, from): (c_int, *const c_char),
     (to_fd, to): (c_int, *const c_char),
-    follow: bool,
-    under_way: &mut Option<UnderWay>,
+    flags: c_int,
+    linking: &mut Linking,
 ) -> Option<c_int> {
+    let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    // (What is wrong with these, the kernel says before it looks for the names.)
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return None;
+    }
     // SAFETY: by contract.
     unsafe {
+        let mut published = None;
         let work = |place: &mut Place| {
             peers::settle(place, follow);
             let outside = user::path(to).filter(|to| changed_place(&place.root.ctx, to_fd, to, false).is_none());
             let outside = outside.and_then(|to| kernel::device_of_parent(to_fd, to));
-            names::publish_for_link(place, follow, outside).map(as_result)
+            let answer = names::publish_for_link(place, follow, outside)?;
+            if place.is_by_number {
+                published = Some(place.on_pfs()?);
+            }
+            Ok(as_result(answer))
         };
-        let first = at_changed_path(from_fd, from, follow, -1, work);
+        let first = if flags & libc::AT_EMPTY_PATH != 0 && user::path(from).is_some_and(<[u8]>::is_empty) {
+            link_open(from_fd, work)
+        } else {
+            at_changed_path(from_fd, from, follow, -1, work)
+        };
+        linking.published = published;
+        let under_way = &mut linking.under_way;
         match first {
             // What is wrong with the new name comes before that.
             Some(-1) if errno::errno() == libc::EXDEV => make(to_fd, to, under_way).or_else(|| {
@@ -137,6 +162,23 @@ pub unsafe fn link(
             None => make(to_fd, to, under_way),
         }
     }
+}
+
+/// [`link`] of a staged file that is open: a plain call would reach that.
+#[cold]
+#[inline(never)]
+fn link_open(fd: c_int, work: impl FnOnce(&mut Place) -> Result<Answer<c_int>>) -> Option<c_int> {
+    let ctx = ctx::for_outputs()?;
+    let link = || {
+        descriptors::staged(&ctx, fd)?;
+        if let Err(e) = kernel::may_link_open(fd) {
+            return Some(Err(e));
+        }
+        // It has no name any more.
+        let Some(mut place) = by_descriptor(&ctx, fd) else { return Some(Err(libc::ENOENT)) };
+        Some(work(&mut place))
+    };
+    of_call(link, -1)
 }
 
 /// Before a call that only the PFS can answer.
