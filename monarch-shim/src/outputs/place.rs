@@ -155,12 +155,15 @@ impl Place {
     /// A path with `..`: only the kernel knows where that leads.
     #[cold]
     fn by_parent(ctx: &Ctx, path: &[u8]) -> Option<Self> {
+        let is_dir_path = ends_like_dir(path);
         let end = path.iter().rposition(|&c| c != b'/')? + 1;
         let path = path.get(..end)?;
         let slash = path.iter().rposition(|&c| c == b'/')?;
         let (parent, name) = (path.get(..=slash)?, path.get(slash + 1..)?);
         let whole = matches!(name, b"." | b"..");
-        let real = real_path(if whole { path } else { parent })?;
+        let Some(real) = real_path(if whole { path } else { parent }) else {
+            return Self::as_written(ctx, path, whole || is_dir_path);
+        };
         let (root, rest) = roots::at(ctx, real.get())?;
         let mut place = Self::at(root, rest)?;
         if !whole {
@@ -168,7 +171,24 @@ impl Place {
                 place.rel.append(b"/")?;
             }
             place.rel.append(name)?;
+            place.is_dir_path = is_dir_path;
         }
+        Some(place)
+    }
+
+    /// A path with `..` that the kernel does not find: perhaps what stands before the `..` is
+    /// pending. The overlay has nothing at such a place; a lookup says why, or where it leads.
+    #[cold]
+    fn as_written(ctx: &Ctx, path: &[u8], is_dir_path: bool) -> Option<Self> {
+        let mut plain = PathBuffer::front();
+        plain.append(b"/")?;
+        append_plain(&mut plain, path)?;
+        let (root, rest) = roots::at(ctx, plain.get())?;
+        if !root.map.may_be_overtaken() {
+            return None;
+        }
+        let mut place = Self::at(root, rest)?;
+        place.is_dir_path = is_dir_path;
         Some(place)
     }
 
@@ -197,6 +217,22 @@ impl Place {
     /// Its path on the PFS.
     pub fn on_pfs(&self) -> Result<Absolute, Errno> {
         self.root.on_pfs(self.rel()).ok_or(libc::ENAMETOOLONG)
+    }
+
+    /// The same as the application has named it: with a slash at its end, if it can only mean a
+    /// directory.
+    pub fn as_named(&self) -> Result<Absolute, Errno> {
+        let mut path = self.on_pfs()?;
+        if self.is_dir_path {
+            path.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+        }
+        Ok(path)
+    }
+
+    /// Goes on at another place, where a link leads: what only means a directory still does.
+    pub fn lead_to(&mut self, next: Self) {
+        let is_dir_path = self.is_dir_path || next.is_dir_path;
+        *self = Self { is_dir_path, ..next };
     }
 
     /// Its path in the overlay.
