@@ -56,6 +56,9 @@ pub(super) unsafe fn file_at(
 ) -> c_int {
     // SAFETY: tested before it is read; passed on.
     unsafe {
+        if has_wrong(flags) {
+            return call(dirfd, path);
+        }
         if flags & libc::AT_EMPTY_PATH != 0 && user::path(path).is_some_and(<[u8]>::is_empty) {
             return descriptor(dirfd, flag::OWNER, || call(dirfd, path), |p| call(CWD, p));
         }
@@ -72,6 +75,9 @@ pub(super) unsafe fn mode_at(
     mode: mode_t,
     call: impl Fn(c_int, *const c_char, mode_t) -> c_int,
 ) -> c_int {
+    if has_wrong(flags) {
+        return call(dirfd, path, mode);
+    }
     if mode & outputs::STAGED_MODE != 0 {
         // SAFETY: passed on.
         unsafe { outputs::settle(dirfd, path, follows(flags)) };
@@ -103,6 +109,11 @@ pub(super) unsafe fn mode_at(
 /// The mode that an open file gets: a staged one keeps its mark.
 pub(super) fn mode_of(fd: c_int, mode: mode_t) -> mode_t {
     if outputs::is_staged(fd) { mode | outputs::STAGED_MODE } else { mode }
+}
+
+/// Whether there are flags that the kernel refuses before it looks for the file.
+const fn has_wrong(flags: c_int) -> bool {
+    flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0
 }
 
 const fn follows(flags: c_int) -> bool {
@@ -285,10 +296,12 @@ hook! { next;
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
+        if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
         outputs::set_extended(path, true, set).unwrap_or_else(|| file(CWD, path, true, |_, p| set(p)))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
+        if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
         outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {

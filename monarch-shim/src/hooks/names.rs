@@ -15,6 +15,8 @@ use monarch_guest::ctx;
 use monarch_guest::errno;
 
 const CWD: c_int = libc::AT_FDCWD;
+/// What linkat(2) knows: it refuses other flags before it looks for the names.
+pub(super) const LINK_FLAGS: c_int = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
 
 /// A name appears, disappears or is replaced.
 pub(super) unsafe fn name(dirfd: c_int, path: *const c_char) {
@@ -168,6 +170,12 @@ pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> 
     }
 }
 
+/// Whether mknod(2) knows what such a mode is to make: it refuses others before it looks for the
+/// name.
+pub(super) const fn is_node(mode: mode_t) -> bool {
+    matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK)
+}
+
 /// A symbolic link is made.
 pub(super) unsafe fn symlinked(
     target: *const c_char,
@@ -281,12 +289,17 @@ hook! { next;
         next(from, to)
     }
     fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
+        if flags & !LINK_FLAGS != 0 { return next(a, from, b, to, flags); }
         linked_at((a, from), (b, to), flags, |a, from, flags| next(a, from, b, to, flags))
     }
     fn symlink(target: *const c_char, path: *const c_char) -> c_int { symlinked(target, CWD, path, || next(target, path)) }
     fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { symlinked(target, fd, path, || next(target, fd, path)) }
-    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { made(CWD, path, || next(path, mode, dev)) }
-    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { made(fd, path, || next(fd, path, mode, dev)) }
+    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+        if is_node(mode) { made(CWD, path, || next(path, mode, dev)) } else { next(path, mode, dev) }
+    }
+    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+        if is_node(mode) { made(fd, path, || next(fd, path, mode, dev)) } else { next(fd, path, mode, dev) }
+    }
     fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { made(CWD, path, || next(path, mode)) }
     fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { made(fd, path, || next(fd, path, mode)) }
 

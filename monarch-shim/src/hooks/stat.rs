@@ -228,18 +228,27 @@ unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, ne
     const SERVED_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
     if flags & libc::AT_EMPTY_PATH != 0 {
         // SAFETY: tested before it is read.
-        return if path.is_null() || unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
+        if path.is_null() || unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
             // SAFETY: a successful call has filled the buffer.
-            unsafe { translate_open(dirfd, next(), buf) }
-        } else {
-            next()
-        };
+            return unsafe { translate_open(dirfd, next(), buf) };
+        }
     }
-    if flags & !SERVED_FLAGS != 0 {
+    if flags & !(SERVED_FLAGS | libc::AT_EMPTY_PATH) != 0 {
         return next();
     }
     // SAFETY: passed on.
     unsafe { by_path(dirfd, path, buf, flags & libc::AT_SYMLINK_NOFOLLOW == 0, next) }
+}
+
+/// statx of a path that leads nowhere: what is wrong with flags and mask, the kernel says before.
+#[cold]
+fn refused_first(flags: c_int, mask: c_uint, next: impl FnOnce() -> c_int) -> c_int {
+    const KNOWN: c_int =
+        libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_TYPE;
+    let is_wrong = flags & !KNOWN != 0
+        || flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE
+        || mask & libc::STATX__RESERVED as c_uint != 0;
+    if is_wrong { next() } else { -1 }
 }
 
 const STAT_VER: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
@@ -318,7 +327,7 @@ unsafe fn statx_any(
     };
     // SAFETY: the application's pointers, tested before they are used.
     if let Some(done) = unsafe { outputs::statx(dirfd, path, follow, buf, on) } {
-        return done;
+        return if done < 0 { refused_first(flags, mask, || next(mask)) } else { done };
     }
     let answer = || {
         let (ctx, bytes) = entered?;

@@ -28,7 +28,7 @@ const ANSWER_TIMEOUT_MS: u64 = 1000;
 /// Flags with which a file is not staged.
 const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_PATH | libc::O_DIRECTORY | libc::O_ASYNC;
 /// Flags that are not passed on when the staged file is opened.
-pub(super) const NOT_PASSED_ON: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+pub(super) const NOT_PASSED_ON: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
 
 /// How the application creates a file.
 #[derive(Clone, Copy)]

@@ -20,9 +20,9 @@ pub enum Found {
 }
 
 /// What a place means. With `follow` a link in the last component is followed, as it is where the
-/// path ends with a slash.
+/// path ends with a slash. A pending file is ENOTDIR there: calls that say something else of such
+/// a path look up the path without the slash.
 pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
-    let follow = follow || place.is_dir_path;
     let (mut is_canonical, mut by_overlay) = (false, place.by_overlay);
     for _ in 0..MAX_LINKS {
         place.is_missing = false;
@@ -65,7 +65,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                         Err(_) => return nothing(place, by_overlay),
                     }
                 }
-                let target = if follow { pfs_link(place)? } else { None };
+                let target = if follow || place.is_dir_path { pfs_link(place)? } else { None };
                 let Some(target) = target else { return nothing(place, by_overlay) };
                 match to_target(place, target.get())? {
                     None => is_canonical = false,
@@ -73,14 +73,15 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                     Some(_) => return Ok(Found::Entry(Entry::Nothing)),
                 }
             }
-            Entry::Symlink(target) if follow => {
+            Entry::Symlink(target) if follow || place.is_dir_path => {
                 (is_canonical, by_overlay) = (false, true);
                 if let Some(elsewhere) = to_target(place, target.get())? {
                     return Ok(Found::Elsewhere(elsewhere));
                 }
             }
+            Entry::File(_) if place.is_dir_path => return Err(libc::ENOTDIR),
             // The PFS has it, but not the link that led here.
-            Entry::Directory | Entry::Clean(_) if by_overlay => return place.on_pfs().map(Found::Elsewhere),
+            Entry::Directory | Entry::Clean(_) if by_overlay => return place.as_named().map(Found::Elsewhere),
             entry => return Ok(Found::Entry(entry)),
         }
     }
@@ -88,7 +89,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
 }
 
 fn nothing(place: &Place, by_overlay: bool) -> Result<Found, Errno> {
-    if by_overlay { place.on_pfs().map(Found::Elsewhere) } else { Ok(Found::Entry(Entry::Nothing)) }
+    if by_overlay { place.as_named().map(Found::Elsewhere) } else { Ok(Found::Entry(Entry::Nothing)) }
 }
 
 /// The target of the symbolic link that the PFS has at a place.
@@ -101,7 +102,7 @@ fn pfs_link(place: &mut Place) -> Result<Option<PathBuffer>, Errno> {
 
 /// Goes on where a link at the place leads. Returns the path if that is not below an output root.
 pub fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, Errno> {
-    let path = if target.first() == Some(&b'/') {
+    let mut path = if target.first() == Some(&b'/') {
         let mut path = PathBuffer::front();
         path.append(target).ok_or(libc::ENAMETOOLONG)?;
         Absolute(path)
@@ -112,10 +113,15 @@ pub fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, E
     };
     match Place::absolute(&place.root.ctx, path.get()) {
         Some(next) => {
-            *place = next;
+            place.lead_to(next);
             Ok(None)
         }
-        None => Ok(Some(path)),
+        None => {
+            if place.is_dir_path {
+                path.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+            }
+            Ok(Some(path))
+        }
     }
 }
 
@@ -141,7 +147,7 @@ fn through_link(place: &mut Place) -> Result<bool, Errno> {
         path.0.append(target.get()).ok_or(libc::ENAMETOOLONG)?;
         path.0.append(below).ok_or(libc::ENAMETOOLONG)?;
         let Some(next) = Place::absolute(&place.root.ctx, path.get()) else { return Ok(false) };
-        *place = next;
+        place.lead_to(next);
         return Ok(true);
     }
     Ok(false)

@@ -62,6 +62,9 @@ pub(super) fn goes_plainly(place: &mut Place, errno: Errno) -> bool {
     is_published(&place.root) && entry_at(place).is_ok_and(|entry| !entry.is_pending())
 }
 
+/// Most bytes of a name.
+const NAME_MAX: usize = 255;
+
 /// How often a call looks again when other processes change the name meanwhile.
 pub(super) const MAX_TRIES: usize = 100;
 
@@ -113,8 +116,11 @@ fn is_same(a: &Entry, b: &Entry) -> bool {
 /// unlink(2).
 pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
     let root = place.root;
-    if is_quiet(&root) || place.rel().is_empty() || place.is_dir_path {
+    if is_quiet(&root) || place.rel().is_empty() {
         return Ok(Answer::Plain);
+    }
+    if place.is_dir_path {
+        return unlink_directory(place);
     }
     for _ in 0..MAX_TRIES {
         // (What others have done to the file of a clean copy, the look at the name below says.)
@@ -141,6 +147,35 @@ pub fn unlink(place: &mut Place) -> Result<Answer<()>> {
         }
     }
     Ok(Answer::Plain)
+}
+
+/// unlink(2) of a path that can only mean a directory.
+#[cold]
+fn unlink_directory(place: &mut Place) -> Result<Answer<()>> {
+    place.is_dir_path = false;
+    match entry_at(place)? {
+        Entry::File(_) | Entry::Symlink(_) => Err(libc::ENOTDIR),
+        Entry::Removed | Entry::RemovedDir => Err(libc::ENOENT),
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => Ok(Answer::Plain),
+    }
+}
+
+/// A path that ends in `.` or `..`, which names nothing that can be made or removed: the kernel
+/// says so, but first, what is wrong with the directory before that.
+#[cold]
+pub fn in_dots(place: &mut Place) -> Result<Answer<()>> {
+    if is_quiet(&place.root) || place.rel().is_empty() {
+        return Ok(Answer::Plain);
+    }
+    place.is_dir_path = true;
+    match lookup(place, true)? {
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Elsewhere(_) => {
+            barrier::wait_for_all(&place.root)?;
+            Ok(Answer::Plain)
+        }
+    }
 }
 
 /// Removes a name, if the overlay still says the same of it.
@@ -351,6 +386,10 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
     if is_quiet(&place.root) || place.rel().is_empty() || is_through(&place.root, place.name()) {
         return make(place, under_way);
     }
+    // With a letter in front, the text of a link of the overlay would be too long.
+    if target.count_bytes() + 1 >= monarch_abi::PATH_MAX {
+        return symlink_long(place, target, under_way);
+    }
     let answer = symlink_in_turn(place, target)?;
     if matches!(answer, Answer::Plain) {
         *under_way = beside::making(place);
@@ -358,12 +397,24 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
     Ok(answer)
 }
 
+/// [`symlink`] with a target that no link of the overlay has: one that may lead to what is pending
+/// is made after that.
+#[cold]
+fn symlink_long(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
+    let made = make(place, under_way)?;
+    let is_name = |part: &[u8]| part.len() <= NAME_MAX;
+    if target.to_bytes().split(|&c| c == b'/').all(is_name) && place.root.map.may_be_overtaken() {
+        barrier::wait_for_all(&place.root)?;
+    }
+    Ok(made)
+}
+
 fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     let root = place.root;
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {
-        if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() {
+        if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() || place.is_dir_path {
             return Ok(Answer::Plain);
         }
         if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {
@@ -405,10 +456,12 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
         Place::absolute(&place.root.ctx, target)
     } else {
         let mut path = place.parent_on_pfs()?;
-        path.append(target).ok_or(libc::ENAMETOOLONG)?;
-        Place::absolute(&place.root.ctx, path.get())
+        // (What the kernel finds in spite of that, by dots, is not pending for long.)
+        path.append(target).and_then(|()| Place::absolute(&place.root.ctx, path.get()))
     };
     let Some(mut found) = found else { return Ok(false) };
+    // A link to a file with a slash behind it leads nowhere, but not to nothing.
+    found.is_dir_path = false;
     Ok(match lookup(&mut found, true) {
         Ok(Found::Entry(Entry::File(_) | Entry::Symlink(_))) => true,
         Ok(Found::Entry(Entry::Directory)) => subtree::has_new_names(&found.root, found.rel())?,
@@ -422,7 +475,13 @@ fn leads_to_pending(place: &Place, target: &[u8]) -> Result<bool> {
 /// open for writing cannot be: EXDEV, as of a link to another file system. `outside`: the device
 /// of the directory of the new name, if that lies outside of the output roots.
 pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -> Result<Answer<()>> {
-    if let Found::Entry(Entry::File(file)) = lookup(place, follow)? {
+    let found = lookup(place, follow)?;
+    if matches!(found, Found::Elsewhere(_)) {
+        // By a link that is not published.
+        barrier::wait_for_all(&place.root)?;
+        return Ok(Answer::Plain);
+    }
+    if let Found::Entry(Entry::File(file)) = found {
         let is_other_device = outside.is_some_and(|dev| dev != place.root.output.dev.load(Ordering::Relaxed));
         if is_other_device || is_written(&place.root, &file) {
             return Err(libc::EXDEV);

@@ -1,6 +1,7 @@
 //! Opens below an output root.
 
 use super::answer::{Answer, Result};
+use super::attributes;
 use super::barrier;
 use super::beside;
 use super::create::{Create, Created, NOT_PASSED_ON, create, is_through, replace};
@@ -21,7 +22,11 @@ use monarch_guest::sys::{self, Fd};
 const MAX_TRIES: usize = 100;
 
 /// Opens what a path below an output root leads to.
-pub fn open(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
+pub fn open(place: &mut Place, mut how: Create) -> Result<Answer<Fd>> {
+    if how.flags & libc::O_PATH != 0 {
+        // The kernel looks at no others then.
+        how.flags &= libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    }
     let answer = open_staged(place, how)?;
     // (A name that always goes through is never staged.)
     if matches!(answer, Answer::Plain)
@@ -39,15 +44,25 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return Ok(Answer::Plain);
+        return open_unnamed(place, how);
+    }
+    const MAKES_DIRECTORY: c_int = libc::O_CREAT | libc::O_DIRECTORY;
+    // (Newer kernels refuse that before they look for the name.)
+    if flags & MAKES_DIRECTORY == MAKES_DIRECTORY && no_directory(flags) == libc::EINVAL {
+        return Err(libc::EINVAL);
+    }
+    if flags & libc::O_CREAT != 0 && place.is_dir_path {
+        return make_directory(place, how);
     }
     for _ in 0..MAX_TRIES {
-        let entry = match lookup(place, follow)? {
-            Found::Entry(entry) => entry,
-            Found::Elsewhere(mut path) => {
+        let entry = match lookup(place, follow) {
+            Ok(Found::Entry(entry)) => entry,
+            Ok(Found::Elsewhere(mut path)) => {
                 let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
                 return kernel::open(path, flags, how.mode).map(Answer::Done);
             }
+            Err(libc::ENOTDIR) if flags & libc::O_CREAT != 0 => return Err(no_file(place)),
+            Err(e) => return Err(e),
         };
         if excludes && forget_changed(place, &entry)? {
             continue;
@@ -68,7 +83,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::RemovedDir => return Ok(Answer::Plain),
             Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
-            Entry::File(_) if place.is_dir_path || flags & libc::O_DIRECTORY != 0 => return Err(no_directory(flags)),
+            Entry::File(_) | Entry::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(no_directory(flags)),
             Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
                 // It was removed, or published and dropped, a moment ago.
                 Err(libc::ENOENT) => continue,
@@ -78,6 +93,13 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                     return done.map(Answer::Done);
                 }
             },
+            Entry::File(file) if flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC => {
+                match cut(place, file, flags) {
+                    Ok(Some(fd)) => return Ok(Answer::Done(fd)),
+                    Ok(None) | Err(libc::ENOENT) => continue,
+                    Err(e) => return through_for(place, e),
+                }
+            }
             Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags) {
                 Ok(Some(fd)) => return Ok(Answer::Done(fd)),
                 Ok(None) => continue,
@@ -118,6 +140,44 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         }
     }
     through(place)
+}
+
+/// An open of a file without a name, in a directory: a pending file is none.
+#[cold]
+fn open_unnamed(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
+    // (What is wrong with these, the kernel says before it looks for the directory.)
+    if how.flags & libc::O_CREAT != 0 || how.flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Ok(Answer::Plain);
+    }
+    place.is_dir_path |= how.flags & libc::O_NOFOLLOW == 0;
+    match lookup(place, false)? {
+        Found::Entry(Entry::File(_) | Entry::Symlink(_)) => Err(libc::ENOTDIR),
+        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Elsewhere(mut path) => {
+            kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode).map(Answer::Done)
+        }
+    }
+}
+
+/// An open that would make a directory, by a slash at the end of the path: EISDIR, unless something
+/// is wrong with the directories above, or with the flags. The kernel makes nothing then.
+#[cold]
+fn make_directory(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
+    // For the directories above: the kernel does not look for the name.
+    place.is_dir_path = false;
+    lookup(place, false)?;
+    let mut path = place.on_pfs()?;
+    path.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+    kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode).map(Answer::Done)
+}
+
+/// The error of an open that would make a file, by a path that leads through one, or by a link that
+/// leads to one with a slash behind it.
+#[cold]
+fn no_file(place: &Place) -> Errno {
+    let is_file = place.is_dir_path && matches!(tree::read(&place.root, place.rel()), Ok(Entry::File(_)));
+    if is_file { libc::EISDIR } else { libc::ENOTDIR }
 }
 
 /// The error of an open of a file as a directory. Newer kernels know no open that would make one.
@@ -230,6 +290,19 @@ pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
     let about = About { id: file.id, flags: descriptors::watch(fd.0), ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     Ok(Some(fd))
+}
+
+/// Opens a pending file for reading, and truncates it; `None` if it is no longer that.
+#[cold]
+#[inline(never)]
+fn cut(place: &mut Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
+    let fd = open_data(&place.root, file, flags)?;
+    let is_cut = matches!(attributes::truncate(place, 0)?, Answer::Done(_));
+    if is_cut {
+        // For its fsync.
+        descriptors::opened(fd.0);
+    }
+    Ok(is_cut.then_some(fd))
 }
 
 /// Opens a pending file that is truncated. The staged file is used again if no other entry needs

@@ -181,6 +181,7 @@ impl Place {
         if roots::any_pending(ctx) {
             return Self::walked(ctx, path, false);
         }
+        let is_dir_path = ends_like_dir(path);
         let end = path.iter().rposition(|&c| c != b'/')? + 1;
         let path = path.get(..end)?;
         let slash = path.iter().rposition(|&c| c == b'/')?;
@@ -194,6 +195,7 @@ impl Place {
                 place.rel.append(b"/")?;
             }
             place.rel.append(name)?;
+            place.is_dir_path = is_dir_path;
         }
         Some(place)
     }
@@ -231,6 +233,22 @@ impl Place {
     /// Its path on the PFS.
     pub fn on_pfs(&self) -> Result<Absolute, Errno> {
         self.root.on_pfs(self.rel()).ok_or(libc::ENAMETOOLONG)
+    }
+
+    /// The same as the application has named it: with a slash at its end, if it can only mean a
+    /// directory.
+    pub fn as_named(&self) -> Result<Absolute, Errno> {
+        let mut path = self.on_pfs()?;
+        if self.is_dir_path {
+            path.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+        }
+        Ok(path)
+    }
+
+    /// Goes on at another place, where a link leads: what only means a directory still does.
+    pub fn lead_to(&mut self, next: Self) {
+        let is_dir_path = self.is_dir_path || next.is_dir_path;
+        *self = Self { is_dir_path, ..next };
     }
 
     /// Its path in the overlay.

@@ -5,7 +5,7 @@ use super::beside;
 use super::create::is_through;
 use super::data_roots;
 use super::journal::{About, Journal};
-use super::kernel;
+use super::kernel::{self, Errno};
 use super::names::{entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
 use super::open::is_written;
 use super::place::Place;
@@ -59,6 +59,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         leave(&to.root)?;
         let (_, after) = leaves(from, None)?;
         let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
+        to.is_dir_path = false;
         entry_at(&mut to)?;
         return Ok((Answer::Plain, After::Cross(from, Some(Target::new(to, flags, None)?))));
     }
@@ -77,7 +78,9 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let through = is_through(&root, from.name());
     match &source {
         Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
-        Entry::File(_) if is_dir_path || to_is_dir_path => return Err(libc::ENOTDIR),
+        Entry::File(_) if is_dir_path || to_is_dir_path && !exchanges => {
+            return Err(as_directory(&to, &target, flags));
+        }
         Entry::File(_) if !exchanges => {
             let noreplace = flags & libc::RENAME_NOREPLACE != 0;
             match rename_pending(&mut from, &mut to, noreplace) {
@@ -124,6 +127,20 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     Ok((Answer::Plain, After::Move(from, target)))
 }
 
+/// The error of a rename of a pending file by, or to, a path that can only mean a directory.
+#[cold]
+fn as_directory(to: &Place, target: &Entry, flags: u32) -> Errno {
+    let is_there = || match target {
+        Entry::Removed | Entry::RemovedDir => false,
+        Entry::File(_) | Entry::Symlink(_) => true,
+        Entry::Nothing | Entry::Directory | Entry::Clean(_) => on_pfs(to).is_ok(),
+    };
+    if flags & libc::RENAME_NOREPLACE != 0 && is_there() {
+        return libc::EEXIST;
+    }
+    if flags & libc::RENAME_EXCHANGE != 0 && !is_there() { libc::ENOENT } else { libc::ENOTDIR }
+}
+
 /// The end of a rename that is in the overlay.
 fn is_renamed(from: &Place, to: &Place, entry: &Entry) -> (Answer<()>, After) {
     data_roots::changed(from, entry, true);
@@ -166,9 +183,11 @@ fn leaves(mut from: Place, outside: Option<u64>) -> Result<(Answer<()>, After)> 
     if !is_other {
         leave(&from.root)?;
     }
-    let is_pending = matches!(entry_at(&mut from)?, Entry::File(_) | Entry::Symlink(_));
-    if is_pending {
-        return Err(libc::EXDEV);
+    let is_dir_path = core::mem::replace(&mut from.is_dir_path, false);
+    match entry_at(&mut from)? {
+        Entry::File(_) | Entry::Symlink(_) if is_dir_path && !is_other => return Err(libc::ENOTDIR),
+        Entry::File(_) | Entry::Symlink(_) => return Err(libc::EXDEV),
+        _ => {}
     }
     Ok((Answer::Plain, if is_other { After::Nothing } else { After::Cross(Some(from), None) }))
 }
@@ -179,6 +198,7 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
         return Ok((Answer::Plain, After::Nothing));
     }
     leave(&to.root)?;
+    to.is_dir_path = false;
     if matches!(entry_at(&mut to)?, Entry::Removed) {
         unhide(&to)?;
     }

@@ -41,7 +41,6 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
             Answer::Done(Subject::RemovedDir(place.on_pfs()?))
         }
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-        Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
         Found::Entry(Entry::File(file)) => {
             let path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
             Answer::Done(Subject::Staged(file, path))

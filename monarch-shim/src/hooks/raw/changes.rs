@@ -1,7 +1,7 @@
 //! Calls that change something, by number.
 
 use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
-use super::super::names::{linked, linked_at, made, removed, removed_dir, renamed, symlinked};
+use super::super::names::{LINK_FLAGS, is_node, linked, linked_at, made, removed, removed_dir, renamed, symlinked};
 use super::super::pfs_path_of;
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
@@ -24,8 +24,10 @@ pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) 
         match n {
             libc::SYS_renameat => renamed((fd, path2), (third, path4), 0, call),
             libc::SYS_renameat2 => renamed((fd, path2), (third, path4), v as u32, call),
+            libc::SYS_mknodat if !is_node(z as mode_t) => call(),
             libc::SYS_mkdirat | libc::SYS_mknodat => made(fd, path2, call),
             libc::SYS_symlinkat => symlinked(path, y as c_int, z as *const c_char, call),
+            libc::SYS_linkat if v as c_int & !LINK_FLAGS != 0 => call(),
             libc::SYS_linkat => linked_at((fd, path2), (third, path4), v as c_int, |fd, p, flags| {
                 raw([fd as isize as usize, p as usize, z, u, flags as usize, 0])
             }),
@@ -128,6 +130,7 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
             libc::SYS_rename => renamed((CWD, path), (CWD, path2), 0, call),
             libc::SYS_unlink => removed(CWD, path, 0, call),
             libc::SYS_rmdir => removed_dir(path, call),
+            libc::SYS_mknod if !is_node(y as mode_t) => call(),
             libc::SYS_mkdir | libc::SYS_mknod => made(CWD, path, call),
             libc::SYS_link => {
                 let mut _linking = outputs::Linking::default();

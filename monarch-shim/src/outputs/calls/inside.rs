@@ -206,13 +206,14 @@ pub unsafe fn connect(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         super::at_path_beyond(libc::AT_FDCWD, path, -1, |place| match lookup(place, true)? {
-            Found::Entry(Entry::File(_)) if place.is_dir_path => Err(libc::ENOTDIR),
             Found::Entry(Entry::File(file)) => {
                 let mut path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
                 kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::W_OK, libc::AT_EACCESS)?;
                 Err(libc::ECONNREFUSED)
             }
             Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
+            // By a link that is not published.
+            Found::Elsewhere(_) => barrier::wait_for_all(&place.root).map(|_| Answer::Plain),
             _ => Ok(Answer::Plain),
         })
     }

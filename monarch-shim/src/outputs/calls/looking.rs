@@ -40,7 +40,7 @@ unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: boo
         if bytes.is_empty() || Place::find(ctx, dirfd, bytes).is_some() {
             return None;
         }
-        Place::behind_links(ctx, dirfd, bytes, follow)?.on_pfs().ok()
+        Place::behind_links(ctx, dirfd, bytes, follow)?.as_named().ok()
     };
     let found = lead();
     errno::set_errno(saved);
@@ -148,7 +148,8 @@ unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, 
         roots::at(ctx, now.get())?;
         // SAFETY: by contract.
         let path = unsafe { beyond_links(ctx, dirfd, path, follow) }?;
-        Some(Opened { is_replaced: path.get() != now.get(), path })
+        let named = path.get().strip_suffix(b"/").unwrap_or(path.get());
+        Some(Opened { is_replaced: named != now.get(), path })
     };
     let found = lead();
     errno::set_errno(saved);
@@ -223,6 +224,9 @@ pub unsafe fn statx(
     }
 }
 
+/// What access(2) can be asked for.
+const ANY_MODE: c_int = libc::R_OK | libc::W_OK | libc::X_OK;
+
 /// access(2) and the like.
 ///
 /// # Safety
@@ -232,6 +236,12 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
     // SAFETY: by contract.
     unsafe {
         at_path(dirfd, path, -1, |place| {
+            // The kernel refuses these before it looks at the path.
+            if mode & !ANY_MODE != 0
+                || flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0
+            {
+                return Ok(Answer::Plain);
+            }
             let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
             peers::settle(place, follow);
             Ok(match overlay_stat::subject(place, follow)? {
@@ -262,10 +272,13 @@ pub unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, roo
     // SAFETY: by contract; the buffer is tested before it is written.
     unsafe {
         at_path(dirfd, path, -1, |place| {
+            // The kernel refuses before it looks at the path.
+            if room == 0 {
+                return Ok(Answer::Plain);
+            }
             peers::settle(place, false);
             Ok(match overlay_stat::read_link(place)? {
                 Answer::Plain => Answer::Plain,
-                Answer::Done(_) if room == 0 => return Err(libc::EINVAL),
                 Answer::Done(target) => {
                     let len = target.get().len().min(room);
                     if !user::writable_bytes(buf.cast(), len) {
@@ -315,7 +328,6 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
             use tree::Entry;
             peers::settle(place, true);
             match lookup::lookup(place, true)? {
-                Found::Entry(Entry::File(_)) if place.is_dir_path => return Err(libc::ENOTDIR),
                 Found::Entry(Entry::File(_)) => {}
                 Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
                 // By a link that is not published.

@@ -21,9 +21,11 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
     // SAFETY: by contract.
     unsafe {
         // (What is wrong with these, the kernel says before it looks for the name.)
-        let is_wrong = flags & !libc::AT_REMOVEDIR != 0;
-        if is_wrong || flags & libc::AT_REMOVEDIR != 0 && user::path(path).is_some_and(ends_in_dots) {
+        if flags & !libc::AT_REMOVEDIR != 0 {
             return None;
+        }
+        if user::path(path).is_some_and(ends_in_dots) {
+            return in_dots(dirfd, path);
         }
         at_changed_path(dirfd, path, false, -1, |place| {
             if flags & libc::AT_REMOVEDIR != 0 {
@@ -32,6 +34,19 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
             }
             peers::settle(place, false);
             names::unlink(place).map(as_result)
+        })
+    }
+}
+
+/// Before a call that makes, moves or removes a name, of a path that ends in `.` or `..`.
+#[cold]
+#[inline(never)]
+unsafe fn in_dots(dirfd: c_int, path: *const c_char) -> Option<c_int> {
+    // SAFETY: by contract of the caller.
+    unsafe {
+        at_changed_path(dirfd, path, false, -1, |place| {
+            peers::settle(place, false);
+            names::in_dots(place).map(as_result)
         })
     }
 }
@@ -45,7 +60,7 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         if user::path(path).is_some_and(ends_in_dots) {
-            return None;
+            return in_dots(libc::AT_FDCWD, path);
         }
         at_changed_path(libc::AT_FDCWD, path, false, -1, |place| {
             peers::settle(place, false);
@@ -66,6 +81,9 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
 pub unsafe fn make(dirfd: c_int, path: *const c_char, under_way: &mut Option<UnderWay>) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
+        if user::path(path).is_some_and(ends_in_dots) {
+            return in_dots(dirfd, path);
+        }
         at_changed_path(dirfd, path, false, -1, |place| {
             peers::settle(place, false);
             names::make(place, under_way).map(as_result)
@@ -99,6 +117,9 @@ pub unsafe fn symlink(
 ) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
+        if user::path(path).is_some_and(ends_in_dots) {
+            return in_dots(dirfd, path);
+        }
         at_changed_path(dirfd, path, false, -1, |place| {
             let Some(text) = user::path(target).filter(|text| !text.is_empty()) else { return Ok(Answer::Plain) };
             peers::settle(place, false);
@@ -220,9 +241,25 @@ pub unsafe fn rename(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: by contract.
-    let in_dots = |path| unsafe { user::path(path) }.is_some_and(ends_in_dots);
+    let ends_in_dots = |path| unsafe { user::path(path) }.is_some_and(ends_in_dots);
     match ctx::for_outputs() {
-        Some(_) if !can_rename(flags) || in_dots(from) || in_dots(to) => call(),
+        Some(_) if !can_rename(flags) => call(),
+        // SAFETY: by contract.
+        Some(_) if ends_in_dots(from) || ends_in_dots(to) => unsafe {
+            let of = |fd, path| if ends_in_dots(path) { in_dots(fd, path) } else { None };
+            of(from_fd, from).or_else(|| of(to_fd, to)).unwrap_or_else(call)
+        },
+        // What it leaves is no file: there is no such entry in the order.
+        Some(ctx) if flags & libc::RENAME_WHITEOUT != 0 => {
+            let is_below = |fd, path| {
+                // SAFETY: by contract.
+                unsafe { user::path(path) }.is_some_and(|path| changed_place(&ctx, fd, path, false).is_some())
+            };
+            if is_below(from_fd, from) || is_below(to_fd, to) {
+                super::publish_all();
+            }
+            call()
+        }
         // SAFETY: by contract.
         Some(ctx) => unsafe { rename_below(&ctx, (from_fd, from), (to_fd, to), flags, call) },
         None => call(),
@@ -232,8 +269,8 @@ pub unsafe fn rename(
 /// Whether a PFS may know the flags of a rename: others the kernel refuses before it looks for the
 /// names.
 const fn can_rename(flags: u32) -> bool {
-    const BOTH: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE;
-    flags & !BOTH == 0 && flags & BOTH != BOTH
+    const OTHERS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+    flags & !(OTHERS | libc::RENAME_EXCHANGE) == 0 && (flags & OTHERS == 0 || flags & libc::RENAME_EXCHANGE == 0)
 }
 
 #[cold]

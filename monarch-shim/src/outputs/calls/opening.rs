@@ -4,9 +4,9 @@ use super::{at_changed_path, changed_place, given, plainly};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
-use crate::outputs::place::Place;
+use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::tree::Entry;
-use crate::outputs::{attributes, data_roots, descriptors, kernel, open as opens, peers, remembered, tree};
+use crate::outputs::{attributes, data_roots, descriptors, kernel, names, open as opens, peers, remembered, tree};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -60,6 +60,11 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
         let bytes = user::path(path)?;
         let work = |place: &mut Place| {
             let how = Create { flags, mode };
+            if flags & (libc::O_CREAT | libc::O_DIRECTORY) == libc::O_CREAT && place.is_dir_path && ends_in_dots(bytes)
+            {
+                names::in_dots(place)?;
+                return Ok(Answer::Plain);
+            }
             // A version of its own comes after those of others.
             let is_anew = flags & (libc::O_CREAT | libc::O_TRUNC) == libc::O_CREAT | libc::O_TRUNC;
             if !is_anew || excludes {
@@ -163,6 +168,9 @@ pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
+            if len < 0 {
+                return Err(libc::EINVAL);
+            }
             peers::settle(place, true);
             let answer = attributes::truncate(place, len)?;
             plainly(place, answer, |p| libc::truncate(p, len))
