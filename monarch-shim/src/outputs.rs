@@ -16,7 +16,7 @@
 //! | [`lookup`](mod@lookup) | what a path means on this node |
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
-//! | [`open`](mod@open) | opens |
+//! | [`open`](mod@open), [`staged`](mod@staged) | opens; opening staged files |
 //! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
 //! | [`names`](mod@names) | removing, linking, making names |
 //! | [`rename`](mod@rename) | renames |
@@ -62,6 +62,7 @@ pub mod place;
 pub mod remembered;
 pub mod rename;
 pub mod roots;
+mod staged;
 pub mod stat;
 pub mod subtree;
 pub mod tree;

@@ -23,7 +23,8 @@ pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
 }
 
 /// [`name_changes`] for an absolute path without links, whose directory the kernel has just found,
-/// on this device if that is known. Unlike that, it asks the PFS nothing where no root is concerned.
+/// on this device if that is known. Unlike that, it asks the PFS nothing where no root is
+/// concerned.
 pub fn real_name_changes(ctx: &Ctx, dev: Option<u64>, path: &[u8], moves: bool) {
     let now = &ctx.for_changes();
     if dev.is_some_and(|dev| !now.is_root_device(dev)) {

@@ -166,7 +166,7 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
     let root = place.root;
     let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    let journal = super::open::lock_unpublished(&root, &file)?;
+    let journal = super::staged::lock_unpublished(&root, &file)?;
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }

@@ -24,8 +24,8 @@ pub struct Place {
     pub is_dir_path: bool,
     /// Whether the PFS has just said that it has no such name.
     pub is_missing: bool,
-    /// Whether a link that is not published, or a name that is removed, was on the way: a plain call
-    /// by the application's path would go elsewhere.
+    /// Whether a link that is not published, or a name that is removed, was on the way: a plain
+    /// call by the application's path would go elsewhere.
     pub by_overlay: bool,
     /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
     /// reach the staged file.

@@ -1,8 +1,8 @@
 //! Where a path leads with what is pending: component by component, as the kernel walks.
 //!
-//! The kernel follows the links of the PFS. One of them may lead to a link that is not published, to
-//! one that the job has removed, or to one that it has made anew: the kernel's walk ends elsewhere
-//! then.
+//! The kernel follows the links of the PFS. One of them may lead to a link that is not published,
+//! to one that the job has removed, or to one that it has made anew: the kernel's walk ends
+//! elsewhere then.
 
 use super::entry::{self, Entry};
 use super::kernel;

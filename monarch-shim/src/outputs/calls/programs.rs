@@ -5,7 +5,7 @@ use super::inside::{Subject, is_pending, publish};
 use crate::outputs::answer::Answer;
 use crate::outputs::kernel;
 use crate::outputs::lookup::{Found, lookup};
-use crate::outputs::open::is_written;
+use crate::outputs::staged::is_written;
 use crate::outputs::tree::Entry;
 use core::ffi::{CStr, c_char, c_int};
 use monarch_abi::mem::PathBuffer;
