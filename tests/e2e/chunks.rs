@@ -479,7 +479,7 @@ fn bits_that_are_flipped_while_a_job_reads_cost_no_byte() {
         files = {n: os.open(sys.argv[1] + '/' + n, 0) for n in sorted(os.listdir(sys.argv[1]))}\n\
         same = {n: open(sys.argv[2] + '/' + n, 'rb').read() for n in files}\n\
         r, wrong = random.Random(7), 0\n\
-        for turn in range(900):\n\
+        for turn in range(6000):\n\
         \x20 n = r.choice(list(files)); at = r.randrange(9_000_000)\n\
         \x20 wrong += os.pread(files[n], 70_000, at) != same[n][at:at + 70_000]\n\
         \x20 if turn == 10: print('reading', flush=True)\n\

@@ -100,7 +100,8 @@ static const char *by_number(const char *p)
     else put("old", "another one");
     int again = open(name, O_RDONLY | O_CLOEXEC);
     ssize_t m = again < 0 || is_dir ? 0 : read(again, b2, sizeof b2 - 1);
-    const char *r = text("%s %s %.*s %d %d", end ? "read" : "?", real ? strrchr(real, '/') : result(0), (int)m, b2, again >= 0, stat(name, &s) || is_dir ? -1 : (int)s.st_size);
+    /* (Whose path that is, the overlay has forgotten where it keeps no copy of what is published.) */
+    const char *r = text("%s %s %.*s %d %d", end ? "read" : "?", real ? "real" : result(0), (int)m, b2, again >= 0, stat(name, &s) || is_dir ? -1 : (int)s.st_size);
     free(real);
     close(again);
     close(fd);

@@ -42,21 +42,26 @@ enum Step {
 pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
     let (mut real, mut rest) = (PathBuffer::front(), PathBuffer::front());
     rest.append(path)?;
-    let (mut at, mut links, mut by_overlay) = (0, 0, false);
+    let (mut at, mut links, mut by_overlay, mut is_over) = (0, 0, false, false);
     while let Some((name, end)) = component(rest.get(), at) {
         let behind = rest.get().get(end..)?;
         at = end;
         match name {
             b"." => continue,
-            b".." => {
+            b".." if is_directory(&mut real) => {
                 real = parent(&real)?;
                 continue;
+            }
+            b".." => {
+                is_over = true;
             }
             _ => {}
         }
         real.append(b"/")?;
         real.append(name)?;
-        match step(ctx, &mut real, follow || !behind.is_empty(), &mut by_overlay)? {
+        let step =
+            if is_over { Step::End } else { step(ctx, &mut real, follow || !behind.is_empty(), &mut by_overlay)? };
+        match step {
             Step::On => {}
             Step::Link(_) if behind.is_empty() && roots::at(ctx, real.get()).is_none() && is_open_file(real.get()) => {
                 return None;
@@ -87,6 +92,13 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
         real.append(b"/")?;
     }
     Some(Walked { path: Absolute(real), by_overlay })
+}
+
+/// Whether a path that was followed is a directory's: nothing else has a directory above it.
+fn is_directory(real: &mut PathBuffer) -> bool {
+    let is_dir = |st: libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    real.get().is_empty()
+        || real.c_str().and_then(|real| kernel::stat_at(libc::AT_FDCWD, real, 0).ok()).is_some_and(is_dir)
 }
 
 /// The component of a path that begins at or behind a place, and where it ends.
