@@ -450,12 +450,12 @@ unsafe fn opened(before: Before, fd: c_int, dirfd: c_int, path: *const c_char, f
     // SAFETY: passed on.
     let beyond = unsafe { outputs::beyond_opened(before, fd, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
     let Some(mut beyond) = beyond else { return fd };
-    let Some(path) = beyond.path.c_str() else { return fd };
+    let Some(path) = beyond.c_str() else { return fd };
     // SAFETY: passed on, with a path of the shim.
     let other = match unsafe { outputs::open(CWD, path.as_ptr(), flags, 0) } {
         Some(other) => other,
-        None if beyond.is_replaced => open_plainly(path, flags),
-        None => return fd,
+        None if outputs::is_at(fd, path.to_bytes()) => return fd,
+        None => open_plainly(path, flags),
     };
     let saved = errno::errno();
     monarch_guest::sys::close(fd);

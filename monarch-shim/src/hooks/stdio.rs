@@ -78,22 +78,22 @@ unsafe fn found_stream(
 ) -> *mut FILE {
     let beyond = if stream.is_null() {
         // SAFETY: passed on.
-        unsafe { outputs::beyond_found(before, None, CWD, path, true) }.map(|path| (path, true))
+        unsafe { outputs::beyond_found(before, None, CWD, path, true) }
     } else if before.has_roots() {
         // SAFETY: an open stream, and the application's path.
-        let opened = unsafe { outputs::beyond_opened(before, libc::fileno(stream), CWD, path, true) };
-        opened.map(|opened| (opened.path, opened.is_replaced))
+        unsafe { outputs::beyond_opened(before, libc::fileno(stream), CWD, path, true) }
     } else {
         None
     };
-    let Some((mut beyond, is_to_be_opened)) = beyond else { return stream };
+    let Some(mut beyond) = beyond else { return stream };
     let Some(path) = beyond.c_str() else { return stream };
     // SAFETY: passed on, with a path of the shim.
     let again = match unsafe { staged_stream(path.as_ptr(), mode) } {
         Some(again) => again,
+        // SAFETY: an open stream.
+        None if !stream.is_null() && outputs::is_at(unsafe { libc::fileno(stream) }, path.to_bytes()) => return stream,
         // SAFETY: passed on. (What was missing, or replaced, may be published by now.)
-        None if is_to_be_opened => unsafe { libc::fopen(path.as_ptr(), mode) },
-        None => return stream,
+        None => unsafe { libc::fopen(path.as_ptr(), mode) },
     };
     if !stream.is_null() {
         let saved = errno::errno();

@@ -107,16 +107,9 @@ pub unsafe fn beyond_found(
     if may_lead { unsafe { beyond_links(&ctx, dirfd, path, follow) } } else { None }
 }
 
-/// Where links have led to a file below an output root that a plain call has opened.
-pub struct Opened {
-    /// The absolute path there.
-    pub path: Absolute,
-    /// Whether the file has another name by now: what is not pending is to be opened again.
-    pub is_replaced: bool,
-}
-
 /// Where links have led that a plain open of a path outside of the output roots has followed, if
-/// something is pending below one, or was.
+/// something is pending below one, or was. What is not pending there is to be opened again, unless
+/// the descriptor [`is_at`] it by then.
 ///
 /// # Safety
 /// As for [`user::path`].
@@ -128,14 +121,14 @@ pub unsafe fn beyond_opened(
     dirfd: c_int,
     path: *const c_char,
     follow: bool,
-) -> Option<Opened> {
+) -> Option<Absolute> {
     // SAFETY: by contract.
     unsafe { opened_below(&before.after()?, fd, dirfd, path, follow) }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Opened> {
+unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
     let saved = errno::errno();
     let lead = || {
         if !roots::on_device(ctx, sys::fstat_local(fd)?.st_dev) {
@@ -147,13 +140,22 @@ unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, 
         unsafe { now.fill(|out| path_even_if_removed(fd, out)) }?;
         roots::at(ctx, now.get())?;
         // SAFETY: by contract.
-        let path = unsafe { beyond_links(ctx, dirfd, path, follow) }?;
-        let named = path.get().strip_suffix(b"/").unwrap_or(path.get());
-        Some(Opened { is_replaced: named != now.get(), path })
+        unsafe { beyond_links(ctx, dirfd, path, follow) }
     };
     let found = lead();
     errno::set_errno(saved);
     found
+}
+
+/// Whether an open file has this path. One that was replaced or removed has another, or a note
+/// behind it.
+#[cold]
+#[must_use]
+pub fn is_at(fd: c_int, path: &[u8]) -> bool {
+    let mut now = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { now.fill(|out| path_even_if_removed(fd, out)) }.is_some()
+        && now.get() == path.strip_suffix(b"/").unwrap_or(path)
 }
 
 /// The place that a path names, also by links outside of the output roots.
