@@ -4,12 +4,10 @@ use super::kernel::{self, Errno};
 use super::place::{Place, split};
 use super::roots;
 use super::tree::{self, Entry};
+use super::walk::MAX_LINKS;
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
-
-/// Most symbolic links that a path may go through, as in the kernel.
-const MAX_LINKS: usize = 40;
 
 /// What a path leads to.
 pub enum Found {

@@ -1,7 +1,7 @@
 //! Where a path leads with what is pending: component by component, as the kernel walks.
 //!
 //! The kernel follows the links of the PFS. One of them may lead to a link that is not published,
-//! to one that the job has removed, or to one that it has made anew: the kernel's walk ends
+//! to one that the job has removed, or to one that it has replaced: the kernel's walk ends
 //! elsewhere then.
 
 use super::entry::{self, Entry};
@@ -14,7 +14,7 @@ use monarch_guest::ctx::Ctx;
 use monarch_guest::sys;
 
 /// Most symbolic links that a path may go through, as in the kernel.
-const MAX_LINKS: usize = 40;
+pub const MAX_LINKS: usize = 40;
 
 /// Where a path leads.
 pub struct Walked {
