@@ -14,7 +14,6 @@ const MIN_PACED_BYTES: u64 = 1 << 20;
 const MAX_AT_A_TIME: usize = 4;
 /// Most large answers of a node at a time: its link may be faster than those of the askers.
 const MAX_ANSWERS: usize = 16;
-/// The same before the first transfer has ended.
 /// Time that the next transfer may need to get going: a receipt, a request, threads that wake.
 const GAP: Duration = Duration::from_millis(30);
 /// A transfer is stuck after this multiple of the usual time, within these bounds.

@@ -12,6 +12,7 @@ use crate::http::head::{self, Method, RequestHead};
 use crate::http::refusal::Refusal;
 use crate::http::tls::HELLO_BYTE;
 use crate::http::{BUSY_EVERY, auth};
+use socket2::SockRef;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,6 +22,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bytes of requests that a connection usually has room for.
 const BUFFER_BYTES: usize = 4096;
+/// Most bytes of answers that wait in the kernel to be sent. With the 4 MiB of a full socket buffer
+/// a whole piece of a large file would count as sent, and the next one begin, when a slow link has
+/// carried almost nothing of it.
+const MAX_UNSENT_BYTES: u32 = 256 << 10;
+
 /// Why a connection ends.
 enum End {
     /// The client went away, or the answer said that it would be closed.
@@ -69,6 +75,7 @@ async fn talk(socket: TcpStream, from: IpAddr, shared: &Shared, stranger: Strang
     // Answers are sent in whole; without this the last packet of each would wait for the one before
     // to be acknowledged.
     let _ = socket.set_nodelay(true);
+    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
     let handshake_by = Instant::now() + shared.options.handshake_timeout;
     let (stream, refused) = match Stream::open(socket, shared, handshake_by).await {
         Ok(stream) => (stream, Ok(())),
