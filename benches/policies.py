@@ -3,10 +3,12 @@
 against real runs.
 
     cargo build --release --workspace && tests/venvs.sh torch
-    benches/policies.py [--turns N] [--json FILE] [NAME...]      names: clairvoyant trace calibrate
+    benches/policies.py [--turns N] [--json FILE] [NAME...]      names: clairvoyant shards ranks trace calibrate
 
 `clairvoyant`: PyTorch over a data set twice the tier behind slowfs (1 ms a call, 100 MB/s), the
-order announced, against `static`. `trace`: a job whose files are all resident, with and without
+order announced, against `static`, beyond what the loop waits when all is in the tier. `shards`: the
+same of 32 shards of 16 MiB, in chunks of 1 MiB, 5 ms a call. `ranks`: the files again, read by two
+ranks that wait for each other. `trace`: a job whose files are all resident, with and without
 `run --trace`. `calibrate`: bytes and time of real runs, against `monarch simulate`. PFS figures are
 counted by the server. Medians over the turns.
 """
@@ -26,20 +28,21 @@ def python():
     return subprocess.run([f"{HERE}/../tests/venvs.sh", "--python", "torch"], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def make(root):
-    for i in range(FILES):
+def make(root, files, size):
+    for i in range(files):
         os.makedirs(f"{root}/{i % 10}", exist_ok=True)
         with open(f"{root}/{i % 10}/f{i:05}.bin", "wb") as f:
-            f.write(os.urandom(SIZE))
+            f.write(os.urandom(size))
         os.utime(f.name, (1.6e9, 1.6e9))
 
 
 class World:
     """A data set behind slowfs."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, files=FILES, size=SIZE):
+        self.files, self.size = files, size
         self.tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp")
-        make(f"{self.tmp}/data")
+        make(f"{self.tmp}/data", files, size)
         words = words or ("--meta-latency", "1ms", "--data-latency", "1ms", "--bandwidth", "100MB")
         self.fs = Slowfs(f"{self.tmp}/data", f"{self.tmp}/mnt", "--cache", "direct", "--attr-ttl", "600s", *words)
 
@@ -57,7 +60,7 @@ class World:
         status."""
         shm = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
         # Space of a file: whole blocks and its name.
-        room = (int(share * FILES * ((SIZE + 4095) // 4096 * 4096 + 96)) + (2 << 20)) >> 10
+        room = (int(share * self.files * ((self.size + 4095) // 4096 * 4096 + 96)) + (2 << 20)) >> 10
         sets = ["dataset.min_file_age=0s", "prefetch.ahead=all", f"runtime_dir={shm}", *sets]
         out, report = f"{shm}/epochs.json", f"{shm}/report.json"
         command = [MONARCH, "run", "--quiet", "--report", report, "--root", self.root, "--tier", f"{shm}/t:{room}KiB", *agent]
@@ -72,31 +75,52 @@ class World:
             shutil.rmtree(shm, ignore_errors=True)
 
 
-def later(epochs, report):
+def later(epochs, report, all_bytes, compute):
     """Of epochs 2 and 3: stall by compute time, and bytes from the PFS (copies and direct reads) by
     all bytes."""
-    compute = 2 * COMPUTE / 1000 * -(-FILES // BATCH)
     passes = report["status"]["roots"][0]["epochs"][-2:]
-    return sum(e["stall"] for e in epochs[1:]) / compute, sum(p["bytes_copied"] + p["pfs_bytes"] for p in passes) / (2 * FILES * SIZE)
+    return sum(e["stall"] for e in epochs[1:]) / compute, sum(p["bytes_copied"] + p["pfs_bytes"] for p in passes) / (2 * all_bytes)
 
 
-# Half of a batch is 0.8 MB: the PFS has four times the bandwidth that is needed.
-COMPUTE = 30
+def known(what, turns, world, batches, compute, words, sets=()):
+    """An order that is announced, against a static set, beyond what the loop waits when all is in
+    the tier. A rank takes `batches` in an epoch, and computes for `compute` ms after each."""
+    rows = {"resident": [], "static": [], "clairvoyant": []}
+    words = ["--compute", str(compute), "--workers", "1", *words]
+    with world as w:
+        for _ in range(turns):
+            for name, policy, room, more in (("resident", "static", 1.1, []), ("static", "static", 0.5, []), ("clairvoyant", "clairvoyant", 0.5, ["--announce"])):
+                ran = w.run(room, [f"placement.policy={policy}", *sets], [*words, *more])
+                rows[name].append(later(*ran, w.files * w.size, 2 * compute / 1000 * batches))
+    stall = {k: med([s for s, _ in v]) for k, v in rows.items()}
+    share = {k: med([b for _, b in v]) for k, v in rows.items()}
+    beyond = {k: max(0, s - stall["resident"]) for k, s in stall.items()}
+    say(f"{what}, order known: stall of epochs 2 and 3 / static's, beyond all in the tier", beyond["clairvoyant"] / (beyond["static"] or 1e-9), 0.2, "x",
+        f"{stall['clairvoyant']:.3f} / {stall['static']:.3f} of compute, {stall['resident']:.3f} in the tier")
+    say(f"{what}, order known: bytes from the PFS / static's", share["clairvoyant"] / share["static"], 1.05, "x",
+        f"{share['clairvoyant']:.3f} / {share['static']:.3f} of all")
+
+
+# In each of them a part of the PFS's bandwidth is left: half of what is read comes from it.
 
 
 def clairvoyant(turns):
-    rows = {"static": [], "clairvoyant": []}
-    with World() as w:
-        for _ in range(turns):
-            rows["static"].append(later(*w.run(0.5, ["placement.policy=static"], ["--compute", str(COMPUTE), "--workers", "1"])))
-            rows["clairvoyant"].append(later(*w.run(0.5, ["placement.policy=clairvoyant"], ["--compute", str(COMPUTE), "--workers", "1", "--announce"])))
-    stall = {k: med([s for s, _ in v]) for k, v in rows.items()}
-    share = {k: med([b for _, b in v]) for k, v in rows.items()}
-    say("order known: stall of epochs 2 and 3 / static's", stall["clairvoyant"] / stall["static"], 0.2, "x",
-        f"{stall['clairvoyant']:.3f} / {stall['static']:.3f} of compute")
-    say("order known: stall of epochs 2 and 3 / compute", stall["clairvoyant"], 0.05, "x", "")
-    say("order known: bytes from the PFS / static's", share["clairvoyant"] / share["static"], 1.05, "x",
-        f"{share['clairvoyant']:.3f} / {share['static']:.3f} of all")
+    # 53 MB/s are read.
+    known("files", turns, World(), -(-FILES // BATCH), 30, [])
+
+
+def ranks(turns):
+    # 160 MB/s are read, by both.
+    known("files, two ranks", turns, World(), -(-FILES // (2 * BATCH)), 20, ["--ranks", "2"])
+
+
+def shards(turns):
+    # 70 MB/s are read.
+    files, size, piece, batch = 32, 16 << 20, 256 << 10, 4
+    words = ["--piece", str(piece), "--batch", str(batch)]
+    sets = ["source.chunk_size=1MiB", "source.chunk_threshold=4MiB"]
+    slow = ("--meta-latency", "5ms", "--data-latency", "5ms", "--bandwidth", "100MB")
+    known("shards", turns, World(*slow, files=files, size=size), files * size // piece // batch, 15, words, sets)
 
 
 def trace(turns):
@@ -150,7 +174,7 @@ def main():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("names", nargs="*")
     a = p.parse_args()
-    for name in a.names or ["clairvoyant", "trace", "calibrate"]:
+    for name in a.names or ["clairvoyant", "shards", "ranks", "trace", "calibrate"]:
         globals()[name](a.turns)
 
 

@@ -11,6 +11,9 @@ use std::fmt;
 const SHORT_RUN_SECONDS: f64 = 5.0;
 /// Creates that waited less than this for space get no advice, in milliseconds.
 const MIN_OUTPUT_WAIT_MS: u64 = 1000;
+/// Readers that spent less than this share of an epoch at the PFS, all together, get no advice
+/// about the order of their reads.
+const MIN_PFS_SHARE: f64 = 0.1;
 /// Prefetch that was narrowed for less than this gets no advice, in milliseconds.
 const MIN_MEMORY_PRESSURE_MS: u64 = 5000;
 
@@ -22,6 +25,7 @@ pub(super) fn of(r: &Report) -> Vec<String> {
         restarts(r),
         errors(r),
         room(r),
+        order(r),
         memory_pressure(r),
         outputs(r),
         one_epoch(r),
@@ -177,6 +181,39 @@ fn room(r: &Report) -> Option<String> {
     ))
 }
 
+/// Says what an announced order would have saved, where only a part of the data fits: readers then
+/// wait for the PFS, whether or not it has bandwidth to spare.
+fn order(r: &Report) -> Option<String> {
+    let knows = r.status.policy == "clairvoyant" && r.agent("hints") > 0;
+    let e = last_epoch(r).filter(|_| !knows && r.status.roots.iter().any(|root| root.epochs.len() > 1))?;
+    // A file that is read from the PFS takes its reader about as long as a copy took the agent.
+    let copy_s = r.agent("pfs_copy_us") as f64 / 1e6 / r.agent("pfs_copies").max(1) as f64;
+    let no_room = e.why.no_room.min(e.pfs);
+    let at_pfs_s = no_room as f64 * copy_s;
+    if e.seconds < SHORT_RUN_SECONDS || e.wait_s + at_pfs_s < MIN_PFS_SHARE * e.seconds {
+        return None;
+    }
+    let at_pfs =
+        (at_pfs_s >= 0.5).then(|| format!("about {at_pfs_s:.0} s with {} files that have no copy", count(no_room)));
+    let waiting = (e.wait_s >= 0.5).then(|| format!("{:.0} s waiting for copies", e.wait_s));
+    let spent = at_pfs.into_iter().chain(waiting).collect::<Vec<_>>().join(" and ");
+    let remedy = match (r.agent("hints") > 0, r.status.policy == "clairvoyant") {
+        (true, _) => {
+            "the order is announced, and placement.policy=clairvoyant would have files copied before they are opened"
+        }
+        (false, true) => "an announced order (docs/HINTS.md) would have files copied before they are opened",
+        (false, false) => {
+            "an announced order (docs/HINTS.md) with placement.policy=clairvoyant would have files copied before they are opened"
+        }
+    };
+    Some(format!(
+        "of an epoch of {:.0} s readers spent {spent}, all together: {remedy}. It saves up to that time, where the PFS can send {} in the rest \
+         of the epoch, and no bytes",
+        e.seconds,
+        ByteSize(e.pfs_bytes.saturating_add(e.bytes_copied))
+    ))
+}
+
 fn one_epoch(r: &Report) -> Option<String> {
     let epochs = r.status.roots.iter().map(|root| root.epochs.len()).max()?;
     let copied = r.agent("bytes_copied");
@@ -255,7 +292,7 @@ fn compute(r: &Report) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monarch_core::agent::protocol::{RootStatus, Status, TierStatus};
+    use monarch_core::agent::protocol::{RootStatus, Status, TierStatus, Why};
     use std::time::Duration;
 
     fn report(counters: &[(&str, u64)], epochs: Vec<Epoch>) -> Report {
@@ -300,6 +337,60 @@ mod tests {
             said[0]
                 .starts_with("the tiers hold 41 % of the data set; 590.0 GiB more would hold all of it: 590 opens and"),
             "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_part_that_does_not_fit_is_told_with_what_an_announced_order_would_save() {
+        let why = Why { no_room: 500, ..Why::default() };
+        let e = Epoch {
+            complete: true,
+            seconds: 60.0,
+            opens: 1000,
+            pfs: 500,
+            pfs_bytes: 5 << 30,
+            wait_s: 2.0,
+            why,
+            ..Epoch::default()
+        };
+        let of = |epochs: Vec<Epoch>, policy: &str, hints: u64| {
+            let root =
+                RootStatus { path: "/data".into(), state: "ready".into(), opens: 10, epochs, ..RootStatus::default() };
+            let agent = [("pfs_copies", 100), ("pfs_copy_us", 4_000_000), ("hints", hints)];
+            let agent = agent.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+            let after = Status { roots: vec![root], policy: policy.to_owned(), agent, ..Status::default() };
+            of(&Report::between(&Status::default(), after, Duration::from_secs(600), &[]))
+        };
+        let said = |epochs, policy, hints| {
+            of(epochs, policy, hints).into_iter().find(|line| line.starts_with("of an epoch of"))
+        };
+        let line = said(vec![e, e], "first_epoch", 0).unwrap();
+        assert!(
+            line.starts_with(
+                "of an epoch of 60 s readers spent about 20 s with 500 files that have no copy and 2 s waiting for \
+                 copies, all together: an announced order (docs/HINTS.md) with placement.policy=clairvoyant would"
+            ),
+            "{line}"
+        );
+        assert!(line.contains("the PFS can send 5.0 GiB in"), "{line}");
+        // What the job does already is not advised again.
+        assert!(
+            said(vec![e, e], "clairvoyant", 0)
+                .is_some_and(|line| line.contains("an announced order (docs/HINTS.md) would"))
+        );
+        assert!(
+            said(vec![e, e], "first_epoch", 3)
+                .is_some_and(|line| line.contains("the order is announced, and placement"))
+        );
+        assert_eq!(said(vec![e, e], "clairvoyant", 3), None);
+        // Nor what would save little, or was not seen to repeat.
+        assert_eq!(said(vec![e], "first_epoch", 0), None);
+        let few = Epoch { why: Why { no_room: 50, ..why }, ..e };
+        assert_eq!(said(vec![few, few], "first_epoch", 0), None);
+        let waits = Epoch { why: Why::default(), wait_s: 30.0, ..e };
+        assert!(
+            said(vec![waits, waits], "static", 0)
+                .is_some_and(|line| line.contains("readers spent 30 s waiting for copies, all"))
         );
     }
 

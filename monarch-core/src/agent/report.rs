@@ -111,12 +111,14 @@ fn tier_status(t: &TierDir) -> TierStatus {
 }
 
 /// Counters of the tiering engine by name.
-pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 25] {
+pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 27] {
     [
         ("copied_on_demand", &f.demanded),
         ("copied_ahead", &f.prefetched),
         ("bytes_copied", &f.bytes),
         ("source_bytes", &f.source_bytes),
+        ("pfs_copies", &f.pfs_copies),
+        ("pfs_copy_us", &f.pfs_copy_us),
         ("jobs_attached", &f.jobs),
         ("whole_large_bytes", &f.whole_large_bytes),
         ("listing_checks", &f.listing_checks),

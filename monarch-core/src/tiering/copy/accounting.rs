@@ -38,6 +38,14 @@ impl CopyAccounting {
         }
     }
 
+    /// Notes a whole file that came from the PFS.
+    pub(crate) fn note_file(&self, bytes: u64, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.cx.stats.pfs_copies.fetch_add(1, Ordering::Relaxed);
+        self.cx.stats.pfs_copy_us.fetch_add(us, Ordering::Relaxed);
+        self.note_copy(bytes, took);
+    }
+
     /// Notes a file, or a chunk, that came from the PFS.
     pub(crate) fn note_copy(&self, bytes: u64, took: Duration) {
         self.note_fault_rate(bytes, took);

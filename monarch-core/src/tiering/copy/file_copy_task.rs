@@ -265,7 +265,7 @@ impl<'a> FileCopyTask<'a> {
             self.parts.cx.stats.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             let took = f.start.elapsed();
             if f.peer.is_none() {
-                self.parts.accounting.note_copy(copied.bytes, took);
+                self.parts.accounting.note_file(copied.bytes, took);
                 self.parts.policy.notify(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
                 self.parts.source_facts.was_read(f.key, f.entry.record);
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Counters of the tiering engine since the agent started, for status and report.
 ///
-/// Fields: 25, one per counter of the report.
+/// Fields: 27, one per counter of the report.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Copies completed for a demand.
@@ -16,6 +16,10 @@ pub struct Stats {
     /// Bytes that the PFS sent for copies, those of copies that were not kept included. Copies that
     /// failed on the way are left out.
     pub source_bytes: AtomicU64,
+    /// Copies of whole files from the PFS that were completed.
+    pub pfs_copies: AtomicU64,
+    /// Microseconds that those took, all together, from the open to the end.
+    pub pfs_copy_us: AtomicU64,
     /// Jobs that attached to this agent first.
     pub jobs: AtomicU64,
     /// Sizes of large files that readers opened as complete copies: how much of them was read is
