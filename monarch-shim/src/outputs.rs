@@ -32,6 +32,7 @@
 //! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
+//! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -62,6 +63,7 @@ pub mod place;
 pub mod remembered;
 pub mod rename;
 pub mod roots;
+mod spare;
 mod staged;
 pub mod stat;
 pub mod subtree;

@@ -170,7 +170,7 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }
-    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
+    let fd = kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
     journal.append(
         Op::Open,
         About { id: file.id, flags: flag::TRUNCATED, ..About::default() },

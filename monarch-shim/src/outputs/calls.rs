@@ -28,9 +28,9 @@ use super::answer::{Answer, Result, of_call};
 use super::barrier;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
-use super::{descriptors, roots, subtree};
+use super::{descriptors, kernel, roots, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::Fd;
 use monarch_guest::{errno, user};
@@ -179,7 +179,8 @@ fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
     }
     let saved = errno::errno();
     // SAFETY: a path of the application, which ends with a NUL.
-    let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
+    let path = unsafe { CStr::from_ptr(path.as_ptr().cast()) };
+    let fd = kernel::open_own_at(dirfd, path, libc::O_PATH).ok();
     let place = fd.and_then(|fd| by_descriptor(ctx, fd.0));
     errno::set_errno(saved);
     place

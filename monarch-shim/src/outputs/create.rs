@@ -210,8 +210,7 @@ fn is_written_through(place: &Place) -> bool {
     }
     let open = || {
         let mut path = place.on_pfs().ok()?;
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        kernel::open(path.c_str()?, flags, 0).ok()
+        kernel::open_own(path.c_str()?, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()
     };
     open().is_none_or(|fd| kernel::has_writer(fd.0))
 }

@@ -285,7 +285,7 @@ fn map_first(ctx: &Ctx, cell: &'static Cell, output: &Output) -> Option<&'static
 
 fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
     let mut path = Absolute::join(ctx.map.str(&output.staging), STATE.as_bytes())?;
-    let fd = kernel::open(path.c_str()?, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0).ok()?;
+    let fd = kernel::open_own(path.c_str()?, libc::O_RDWR | libc::O_NOFOLLOW).ok()?;
     let st = sys::fstat(fd.0)?;
     if st.st_size != state::LEN as i64 || st.st_uid != ctx.map.ctl.uid {
         return None;
