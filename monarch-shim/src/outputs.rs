@@ -22,6 +22,7 @@
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
 //! | [`extended`] | extended attributes that a truncated file keeps |
+//! | [`default_acl`] | access lists that directories give to new files |
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing), [`entries`], [`name_hashes`] | merged listings; reading directories |
 //! | [`subtree`] | what the overlay has below a directory |
@@ -44,6 +45,7 @@ pub mod beside;
 mod calls;
 pub mod create;
 mod data_roots;
+pub mod default_acl;
 pub mod descriptors;
 pub mod dir_times;
 pub mod entries;
