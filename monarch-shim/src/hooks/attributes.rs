@@ -227,8 +227,9 @@ unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::abso
     unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
 }
 
-/// Asks for an extended attribute by `call`, on another path if there is one. What a pending file
-/// has from its directory, the part file has.
+/// Asks for an extended attribute by `call`, on another path if there is one. What the PFS knows of
+/// a pending file, and the tier does not, the part file has; the staged file has its own access
+/// list where the tier has such lists.
 unsafe fn attribute(
     path: *const c_char,
     follow: bool,
@@ -241,8 +242,9 @@ unsafe fn attribute(
     // SAFETY: the C library has just read both.
     unsafe {
         if got < 0
-            && errno::errno() == libc::ENODATA
+            && matches!(errno::errno(), libc::ENODATA | libc::EOPNOTSUPP)
             && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
+            && (errno::errno() == libc::EOPNOTSUPP || CStr::from_ptr(key) != c"system.posix_acl_access")
             && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
         {
             let got = call(p.as_ptr());

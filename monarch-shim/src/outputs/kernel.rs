@@ -342,6 +342,13 @@ pub fn extended<'b>(path: &CStr, name: &CStr, room: &'b mut Block) -> Result<&'b
     written(unsafe { call(libc::SYS_lgetxattr, args) }, room)
 }
 
+/// Sets an extended attribute at an absolute path; a link is not followed.
+pub fn set_extended_at(path: &CStr, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+    let args = [path.as_ptr() as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, OWN];
+    // SAFETY: C strings, and a value as long as said.
+    result(unsafe { call(libc::SYS_lsetxattr, args) }).map(drop)
+}
+
 /// fsetxattr(2).
 pub fn set_extended(fd: c_int, name: &CStr, value: &[u8]) -> Result<(), Errno> {
     let args = [fd as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, 0];
