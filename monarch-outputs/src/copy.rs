@@ -217,7 +217,7 @@ fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile)
     let failure = Failure::of_tier("read the extended attributes of", &request.target);
     let read = || {
         let mut extended = extended_of(data.fd.as_fd())?;
-        // (A process that changes some of them gives the staged file the list of the part file before.)
+        // (Before a process changes some, it gives the staged file the list of the part file.)
         if request.extended_changed {
             extended.extend(no_list_of(data.fd.as_fd())?);
         }

@@ -1,5 +1,5 @@
-//! Directories with a default access list, which new files get: whether a directory has one is asked
-//! once in a while, and all processes of the node know it then.
+//! Directories with a default access list, which new files get: whether a directory has one is
+//! asked once in a while, and all processes of the node know it then.
 
 use super::kernel;
 use super::place::Place;
