@@ -32,7 +32,7 @@ pub use files::{agent, hint_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::{awaits_index, forked, give_up, knows_large, live, may_have_large, sync};
-pub use stem::{Below, Glance, below, enter, enter_or, glance};
+pub use stem::{Below, Glance, below, enter, enter_or, glance, glance_beside_outputs, is_beside_outputs};
 pub use trust::{
     compare_again as places_compared, in_own_namespace, may_have_other_mounts, mounts_changed, place_changed,
     sees_another_mount, tell_mount_event,
@@ -106,6 +106,17 @@ fn seen_on() -> Option<&'static ControlMap<'static>> {
     // SAFETY: the gate opens after the constructor has found that it is mapped.
     let map = unsafe { gate::control()? };
     (map.ctl.outputs_len.load(Ordering::Acquire) == 0).then_some(map)
+}
+
+/// The control block, if the gate is seen to be open and there are output roots.
+#[inline]
+fn seen_with_outputs() -> Option<&'static ControlMap<'static>> {
+    if process().gate.load(Ordering::Acquire) != ON {
+        return None;
+    }
+    // SAFETY: the gate opens after the constructor has found that it is mapped.
+    let map = unsafe { gate::control()? };
+    (map.ctl.outputs_len.load(Ordering::Acquire) != 0).then_some(map)
 }
 
 /// Whether the gate may be open, as far as a look at it shows.

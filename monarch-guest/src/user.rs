@@ -281,6 +281,52 @@ pub unsafe fn begins_like_descriptor_in_page(p: *const c_char) -> bool {
     front == *b"/pro" || front == *b"/dev"
 }
 
+/// Whether a path, the rest of one or all of it, has two dots in a row, as one that leads up has,
+/// or may have because its page ends there.
+///
+/// # Safety
+/// As for [`begins_like_descriptor_in_page`].
+#[inline]
+#[must_use]
+pub unsafe fn may_lead_up_in_page(p: *const c_char) -> bool {
+    const ONES: u64 = u64::MAX / 0xff;
+    const DOTS: u64 = ONES * b'.' as u64;
+    let room = PAGE - p as usize % PAGE;
+    // SAFETY: the page was tested, and neither its end nor that of the string is crossed.
+    unsafe {
+        let len = libc::strnlen(p, room);
+        if len == room {
+            return true;
+        }
+        let p = p.cast::<u8>();
+        let mut at = 0;
+        if let Some(last) = len.checked_sub(8) {
+            loop {
+                // Zero where there is a dot; and where there is one behind that, too.
+                let dots = p.add(at).cast::<u64>().read_unaligned() ^ DOTS;
+                if has_zero(dots) && has_zero(dots | p.add(at + 1).cast::<u64>().read_unaligned() ^ DOTS) {
+                    return true;
+                }
+                if at == last {
+                    return false;
+                }
+                at = last.min(at + 8);
+            }
+        }
+        while at < len {
+            if p.add(at).cast::<[u8; 2]>().read_unaligned() == *b".." {
+                return true;
+            }
+            at += 1;
+        }
+    }
+    return false;
+
+    const fn has_zero(word: u64) -> bool {
+        word.wrapping_sub(ONES) & !word & (ONES << 7) != 0
+    }
+}
+
 /// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string
 /// ends in that page.
 ///
@@ -342,6 +388,25 @@ mod tests {
                 assert_eq!((n, c, n2, c2), (at, text[at], at, text[at]), "{len}");
             }
             assert!(matches!(compared(&[b'a'; PAGE]), (Beginning::Unknown, Beginning::Unknown)), "beyond the page");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "system calls")]
+    fn two_dots_are_found_wherever_they_stand_and_the_byte_behind_a_path_is_none_of_it() {
+        for len in 1..40 {
+            let plain: Vec<u8> = (0..len).map(|at| if at % 2 == 0 { b'.' } else { b'a' }).collect();
+            let asked = |text: &[u8]| {
+                let path = at_the_end_of_a_page(&[text, b"\0.."].concat());
+                // SAFETY: a string of this test.
+                unsafe { may_lead_up_in_page(path) }
+            };
+            assert!(!asked(&plain), "{len}");
+            for at in 1..len {
+                let mut dots = plain.clone();
+                dots[at - 1..=at].fill(b'.');
+                assert!(asked(&dots), "{len}, {at}");
+            }
         }
     }
 

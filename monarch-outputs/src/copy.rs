@@ -5,7 +5,7 @@ use crate::lease::{LeaseWatch, LeasedFile};
 use crate::plan::{CopyRequest, join, parent};
 use crate::staging::StagingDir;
 use crate::sys::LeaseAnswer;
-use crate::target::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended_of};
+use crate::target::{Attributes, Kind, OutputTarget, Owner, TargetFile, TargetStat, extended_of, no_list_of};
 use monarch_abi::outputs::STAGED_MODE;
 use monarch_abi::outputs::names::{Staged, part_name};
 use monarch_storage::token_bucket::TokenBucket;
@@ -214,8 +214,16 @@ fn copy_leased(
 /// left out: the call that set it was told so, where that was possible, and the file must not wait
 /// for it.
 fn set_extended(request: &CopyRequest, data: &LeasedFile, part: &dyn TargetFile) -> Result<(), Failure> {
-    let extended =
-        extended_of(data.fd.as_fd()).map_err(Failure::of_tier("read the extended attributes of", &request.target))?;
+    let failure = Failure::of_tier("read the extended attributes of", &request.target);
+    let read = || {
+        let mut extended = extended_of(data.fd.as_fd())?;
+        // (Before a process changes some, it gives the staged file the list of the part file.)
+        if request.extended_changed {
+            extended.extend(no_list_of(data.fd.as_fd())?);
+        }
+        Ok(extended)
+    };
+    let extended = read().map_err(failure)?;
     if extended.is_empty() && !request.extended_changed {
         return Ok(());
     }

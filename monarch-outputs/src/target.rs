@@ -6,7 +6,7 @@ mod extended;
 mod recent_dirs;
 
 pub use dir::DirTarget;
-pub use extended::extended_of;
+pub use extended::{extended_of, no_list_of};
 
 use rustix::io::Result;
 use std::fmt::Debug;

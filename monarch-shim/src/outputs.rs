@@ -22,6 +22,7 @@
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
 //! | [`extended`] | extended attributes that a truncated file keeps |
+//! | [`default_acl`] | access lists that directories give to new files |
 //! | [`stat`](mod@stat) | what stat and its kin say |
 //! | [`listing`](mod@listing), [`entries`], [`name_hashes`] | merged listings; reading directories |
 //! | [`subtree`] | what the overlay has below a directory |
@@ -32,6 +33,7 @@
 //! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
+//! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -43,6 +45,7 @@ pub mod beside;
 mod calls;
 pub mod create;
 mod data_roots;
+pub mod default_acl;
 pub mod descriptors;
 pub mod dir_times;
 pub mod entries;
@@ -62,6 +65,7 @@ pub mod place;
 pub mod remembered;
 pub mod rename;
 pub mod roots;
+mod spare;
 mod staged;
 pub mod stat;
 pub mod subtree;

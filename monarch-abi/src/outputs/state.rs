@@ -43,7 +43,7 @@ pub mod closed {
 /// Words of [`State::written_through`].
 const WRITTEN_WORDS: usize = 15;
 
-/// The counters. Fields: 41, because this is the byte map of the file.
+/// The counters. Fields: 42, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -67,8 +67,11 @@ pub struct State {
     /// 1 once a process has made a call plainly because there was no agent: what is pending may be
     /// older than what the PFS has.
     pub is_overtaken: AtomicU32,
+    /// Directories that were seen to have no default access list, as hashes of their paths and of
+    /// the time; 0: none.
+    pub without_default_acl: [AtomicU64; 8],
     /// Zero.
-    pub reserved: [AtomicU64; 10],
+    pub reserved: [AtomicU64; 2],
 
     /// The number of the next staged file.
     pub next_id: AtomicU64,

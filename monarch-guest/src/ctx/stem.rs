@@ -13,6 +13,10 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
+/// What all paths and spellings of the output roots have in front, as in [`STEM`]; their number is
+/// that of the output roots.
+static OUTPUT_STEM: AtomicU64 = AtomicU64::new(0);
+
 /// What the first bytes of a path show, as far as loads from memory do.
 pub enum Glance {
     /// It leads outside of all roots; the page of these bytes was tested.
@@ -63,6 +67,64 @@ impl Below {
 #[must_use]
 pub unsafe fn glance(path: *const core::ffi::c_char) -> Glance {
     let Some(map) = super::seen_on() else { return Glance::Unknown };
+    // SAFETY: by contract.
+    unsafe { glance_at_roots(map, path) }
+}
+
+/// [`glance`] where there are output roots: of a path that is sure to lead below none of them, as
+/// far as links do not lead there.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline]
+#[must_use]
+pub unsafe fn glance_beside_outputs(path: *const core::ffi::c_char) -> Glance {
+    let Some(map) = super::seen_with_outputs() else { return Glance::Unknown };
+    // SAFETY: by contract.
+    unsafe { if is_beside_outputs(map, path) { glance_at_roots(map, path) } else { Glance::Unknown } }
+}
+
+/// Whether a path is sure to lead below no output root, as far as links do not lead there: it is
+/// absolute, its first bytes are not theirs, and it does not lead up.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline]
+#[must_use]
+pub unsafe fn is_beside_outputs(map: &ControlMap<'_>, path: *const core::ffi::c_char) -> bool {
+    let known = OUTPUT_STEM.load(Ordering::Acquire);
+    let n = map.ctl.outputs_len.load(Ordering::Acquire);
+    let known = if known >> 48 == u64::from(n) { known } else { find_output_stem(map) };
+    let Some(stem) = map.string_part(known as u32, (known >> 32 & 0x7fff) as usize) else { return false };
+    // SAFETY: by contract; where the first bytes differ, the page was tested.
+    unsafe {
+        match user::compare_seen(path, stem) {
+            // (The first of two dots may be the stem's.)
+            Beginning::Differs(at, c) => is_outside(stem, at, c) && !user::may_lead_up_in_page(path.add(at - 1)),
+            _ => false,
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn find_output_stem(map: &ControlMap<'_>) -> u64 {
+    let all = map.outputs();
+    let Some(first) = all.first() else { return 0 };
+    let text = map.str(&first.path);
+    let texts = all.iter().flat_map(|output| [map.str(&output.path), map.str(&output.spelling)]);
+    let len = texts.filter(|t| !t.is_empty()).map(|t| common_prefix(text, t)).fold(text.len().min(0x7fff), usize::min);
+    let found = (all.len() as u64) << 48 | (len as u64) << 32 | u64::from(first.path.off.load(Ordering::Relaxed));
+    OUTPUT_STEM.store(found, Ordering::Release);
+    found
+}
+
+/// [`glance`] at the roots of data sets.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline(always)]
+unsafe fn glance_at_roots(map: &'static ControlMap<'static>, path: *const core::ffi::c_char) -> Glance {
     let known = STEM.load(Ordering::Acquire);
     let n = map.ctl.spellings_len.load(Ordering::Acquire);
     let len = (known >> 32 & 0x7fff) as usize;

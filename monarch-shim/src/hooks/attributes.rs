@@ -5,7 +5,7 @@ use super::{before_change, behind, enter_change, hook, pfs_path_of};
 use crate::changes::{OpenFile, Target, descriptor_changes, file_changes, hide_below, hide_below_open};
 use crate::foreign_changes;
 use crate::outputs::{self, Subject};
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::outputs::record::flag;
 use monarch_guest::ctx;
@@ -213,7 +213,7 @@ unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T)
     let mut target = file_changes(&ctx, CWD, bytes, true);
     errno::set_errno(saved);
     match &mut target {
-        Target::Pfs(p) => call(p.c_str().map_or(path, core::ffi::CStr::as_ptr)),
+        Target::Pfs(p) => call(p.c_str().map_or(path, CStr::as_ptr)),
         Target::AsNamed => call(path),
         // No file has an empty name.
         Target::Removed | Target::Gone => call(c"".as_ptr()),
@@ -227,8 +227,9 @@ unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::abso
     unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
 }
 
-/// Asks for an extended attribute by `call`, on another path if there is one. What a pending file
-/// has from its directory, the part file has.
+/// Asks for an extended attribute by `call`, on another path if there is one. What the PFS knows of
+/// a pending file, and the tier does not, the part file has; the staged file has its own access
+/// list where the tier has such lists.
 unsafe fn attribute(
     path: *const c_char,
     follow: bool,
@@ -241,8 +242,9 @@ unsafe fn attribute(
     // SAFETY: the C library has just read both.
     unsafe {
         if got < 0
-            && errno::errno() == libc::ENODATA
+            && matches!(errno::errno(), libc::ENODATA | libc::EOPNOTSUPP)
             && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
+            && (errno::errno() == libc::EOPNOTSUPP || CStr::from_ptr(key) != c"system.posix_acl_access")
             && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
         {
             let got = call(p.as_ptr());
@@ -251,6 +253,15 @@ unsafe fn attribute(
         }
     }
     got
+}
+
+/// After a call that sets an extended attribute.
+unsafe fn was_set(key: *const c_char, result: c_int) -> c_int {
+    if result == 0 && outputs::has_roots() {
+        // SAFETY: a successful call has read the name.
+        outputs::default_acl::extended_set(unsafe { CStr::from_ptr(key) });
+    }
+    result
 }
 
 hook! { next;
@@ -297,17 +308,17 @@ hook! { next;
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
-        outputs::set_extended(path, true, set).unwrap_or_else(|| file(CWD, path, true, |_, p| set(p)))
+        was_set(key, outputs::set_extended(path, true, set).unwrap_or_else(|| file(CWD, path, true, |_, p| set(p))))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
-        outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p)))
+        was_set(key, outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p))))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let on_path = |p| libc::setxattr(p, key, value, n, flags);
         let set = || descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), on_path);
-        if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() }
+        was_set(key, if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() })
     }
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
         outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))

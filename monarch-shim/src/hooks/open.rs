@@ -49,7 +49,7 @@ unsafe fn open_copy_of(dirfd: c_int, path: *const c_char, flags: c_int) -> ReadO
             Glance::Outside if user::begins_like_descriptor_in_page(path) => ReadOpen::OutsideByName,
             Glance::Outside => ReadOpen::Outside,
             Glance::Below(below) => open_below(below, dirfd, path, flags),
-            Glance::Unknown => open_entered(dirfd, path, flags),
+            Glance::Unknown => open_unknown(dirfd, path, flags),
         }
     }
 }
@@ -66,6 +66,24 @@ unsafe fn open_below(below: Below, dirfd: c_int, path: *const c_char, flags: c_i
         Some((ctx, bytes, f)) => open_found(&ctx, &f, dirfd, bytes, flags),
         // SAFETY: by contract.
         None => unsafe { open_entered(dirfd, path, flags) },
+    }
+}
+
+/// [`open_copy_of`] for a path of which nothing is known, but that there may be output roots.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline(never)]
+unsafe fn open_unknown(dirfd: c_int, path: *const c_char, flags: c_int) -> ReadOpen {
+    // SAFETY: by contract.
+    unsafe {
+        match ctx::glance_beside_outputs(path) {
+            // SAFETY: the page was tested.
+            Glance::Outside if user::begins_like_descriptor_in_page(path) => ReadOpen::OutsideByName,
+            Glance::Outside => ReadOpen::Outside,
+            Glance::Below(below) => open_below(below, dirfd, path, flags),
+            Glance::Unknown => open_entered(dirfd, path, flags),
+        }
     }
 }
 

@@ -94,6 +94,22 @@ unsafe fn stat_indexed(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow
         match ctx::glance(path) {
             Glance::Outside => None,
             Glance::Below(below) => stat_below(below, dirfd, path, buf, follow),
+            Glance::Unknown => stat_unknown(dirfd, path, buf, follow),
+        }
+    }
+}
+
+/// [`stat_indexed`] for a path of which nothing is known, but that there may be output roots.
+///
+/// # Safety
+/// As for [`user::path`]; the buffer may be written to.
+#[inline(never)]
+unsafe fn stat_unknown(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow: bool) -> Option<c_int> {
+    // SAFETY: by contract.
+    unsafe {
+        match ctx::glance_beside_outputs(path) {
+            Glance::Outside => None,
+            Glance::Below(below) => stat_below(below, dirfd, path, buf, follow),
             Glance::Unknown => stat_entered(dirfd, path, buf, follow),
         }
     }

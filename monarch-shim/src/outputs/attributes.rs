@@ -3,6 +3,7 @@
 use super::answer::{Answer, Result};
 use super::barrier;
 use super::dir_times;
+use super::extended;
 use super::journal::{About, Journal};
 use super::kernel;
 use super::lookup::{Found, lookup};
@@ -57,6 +58,13 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
 /// Sets an extended attribute of the part file of a pending file that has the name of a place;
 /// whether it has one.
 pub fn set_on_part(place: &Place, file: &Staged, call: impl Fn(&CStr) -> c_int) -> Result<bool> {
+    if let Some(mut data) = place.root.data(&file.name())
+        && let Some(data) = data.c_str()
+        && let Ok(mut part) = part(place, file)
+        && let Some(part) = part.c_str()
+    {
+        extended::take_list(part, data);
+    }
     let set = |mut path: Absolute| done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?));
     let mut result = set(part(place, file)?);
     if matches!(result, Err(libc::ENOENT))
@@ -170,7 +178,7 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }
-    let fd = kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
+    let fd = kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
     journal.append(
         Op::Open,
         About { id: file.id, flags: flag::TRUNCATED, ..About::default() },

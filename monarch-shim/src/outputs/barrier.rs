@@ -86,6 +86,13 @@ pub fn wait_until_published(root: &Root, id: u64) {
     }
 }
 
+/// Waits until an entry is published, or the PFS refuses what is pending.
+pub fn wait_until_entry(root: &Root, seq: u64) {
+    let state = root.state();
+    let is_published = || state.published.load(Ordering::Acquire) >= seq;
+    wait_until(root, |_| is_published() || state.held_errno.load(Ordering::Acquire) != 0);
+}
+
 /// Waits until a condition holds that changes with publications. Returns whether it does: not if
 /// there is no agent for a long time. A process waits so long once for an agent.
 pub fn wait_until(root: &Root, is_met: impl Fn(&Root) -> bool) -> bool {

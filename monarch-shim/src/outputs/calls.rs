@@ -28,9 +28,9 @@ use super::answer::{Answer, Result, of_call};
 use super::barrier;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
-use super::{descriptors, roots, subtree};
+use super::{descriptors, kernel, roots, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::Fd;
 use monarch_guest::{errno, user};
@@ -93,7 +93,12 @@ unsafe fn answer<T>(
     work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
 ) -> Option<T> {
     // SAFETY: by contract.
-    let bytes = unsafe { user::path(path)? };
+    let bytes = unsafe {
+        if ctx::is_beside_outputs(ctx.map, path) {
+            return None;
+        }
+        user::path(path)?
+    };
     of_call(|| Place::find(ctx, dirfd, bytes).map(|mut place| work(&mut place)), failed)
 }
 
@@ -122,12 +127,30 @@ unsafe fn answer_change<T>(
     work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
 ) -> Option<T> {
     // SAFETY: by contract.
-    let bytes = unsafe { user::path(path)? };
+    let bytes = unsafe {
+        if is_far(ctx, path) {
+            return None;
+        }
+        user::path(path)?
+    };
     let changed = |mut place: Place| match work(&mut place) {
         Ok(Answer::Plain) => settle_links(ctx, dirfd, bytes).map(|()| Answer::Plain),
         answer => answer,
     };
     of_call(|| changed_place(ctx, dirfd, bytes, follow).map(changed), failed)
+}
+
+/// Whether a path is sure to mean nothing below an output root for a call that changes something:
+/// nothing is pending there, and it is neither theirs nor the name of a descriptor.
+///
+/// # Safety
+/// As for [`user::path`].
+unsafe fn is_far(ctx: &Ctx, path: *const c_char) -> bool {
+    // SAFETY: by contract.
+    let is_beside = || unsafe { ctx::is_beside_outputs(ctx.map, path) };
+    // SAFETY: by contract.
+    let may_reopen = || unsafe { user::path(path) }.is_none_or(may_reopen);
+    !roots::any_pending(ctx) && is_beside() && !may_reopen()
 }
 
 /// Before a plain call that changes something at a path.
@@ -156,7 +179,8 @@ fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
     }
     let saved = errno::errno();
     // SAFETY: a path of the application, which ends with a NUL.
-    let fd = unsafe { monarch_guest::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
+    let path = unsafe { CStr::from_ptr(path.as_ptr().cast()) };
+    let fd = kernel::open_own_at(dirfd, path, libc::O_PATH).ok();
     let place = fd.and_then(|fd| by_descriptor(ctx, fd.0));
     errno::set_errno(saved);
     place

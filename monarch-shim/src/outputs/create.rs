@@ -3,6 +3,7 @@
 
 use super::answer::GONE;
 use super::barrier;
+use super::default_acl;
 use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
@@ -210,8 +211,7 @@ fn is_written_through(place: &Place) -> bool {
     }
     let open = || {
         let mut path = place.on_pfs().ok()?;
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        kernel::open(path.c_str()?, flags, 0).ok()
+        kernel::open_own(path.c_str()?, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()
     };
     open().is_none_or(|fd| kernel::has_writer(fd.0))
 }
@@ -298,6 +298,11 @@ fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&
         if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
             return Ok(Created::Unstaged);
         }
+    } else if default_acl::may_have(place)
+        && let Some(part) = part.path()
+    {
+        // (Where the tier has no access lists, the part file alone has it.)
+        let _ = extended::keep(part, fd.0);
     }
     let flags = flag::NEW | descriptors::watch(fd.0) | if target.is_some() { flag::PUBLISHED } else { 0 };
     let about = About { id: file.id, flags, found: target.map_or(found::NOTHING, |target| target.found) };

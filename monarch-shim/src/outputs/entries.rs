@@ -81,8 +81,7 @@ pub fn open_dir(path: Option<Absolute>) -> Result<Fd> {
 /// The same, with more flags.
 pub fn open_dir_by(path: Option<Absolute>, flags: c_int) -> Result<Fd> {
     let mut path = path.ok_or(libc::ENAMETOOLONG)?;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | flags;
-    kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0)
+    kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_RDONLY | libc::O_DIRECTORY | flags)
 }
 
 /// Opens the directory that a path of the application names.

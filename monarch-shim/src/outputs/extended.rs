@@ -4,9 +4,27 @@ use super::kernel::{self, Errno};
 use core::ffi::{CStr, c_int};
 use monarch_abi::scratch::Scratch;
 
+/// The access list.
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
+/// Before a process changes extended attributes of a pending file: the staged file at an absolute
+/// path gets the access list of its part file, if it has none. From then on it tells what the
+/// published file has.
+#[cold]
+#[inline(never)]
+pub fn take_list(part: &CStr, data: &CStr) {
+    let mut room = Scratch::take();
+    let Some(room) = room.bytes() else { return };
+    if matches!(kernel::extended(data, ACCESS_LIST, room), Err(libc::ENODATA))
+        && let Ok(list) = kernel::extended(part, ACCESS_LIST, room)
+    {
+        let _ = kernel::set_extended_at(data, ACCESS_LIST, list);
+    }
+}
+
 /// Whether a file keeps an attribute when it is truncated, and the job may have set it.
 fn is_kept(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || name == b"system.posix_acl_access"
+    name.starts_with(b"user.") || name == ACCESS_LIST.to_bytes()
 }
 
 /// Gives an open staged file what the file at an absolute path has. An error: something of it does

@@ -101,7 +101,7 @@ impl<'r> Journal<'r> {
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
         let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
-        let file = match kernel::open(path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0) {
+        let file = match kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW) {
             Err(_) if is_gone() => return Err(GONE),
             file => file?,
         };

@@ -1,5 +1,6 @@
 //! System calls about names, with their errors: no wrapper of libc in between, errno untouched.
 
+use super::spare;
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
@@ -112,6 +113,20 @@ pub fn set_modified(path: &CStr, time: Option<(i64, i64)>) -> Result<(), Errno> 
 /// openat(2) of an absolute path.
 pub fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
     open_at(libc::AT_FDCWD, path, flags, mode)
+}
+
+/// [`open`] for a descriptor that the application never sees: also where it has none left.
+pub fn open_own(path: &CStr, flags: c_int) -> Result<Fd, Errno> {
+    open_own_at(libc::AT_FDCWD, path, flags)
+}
+
+/// The same, relative to an open directory.
+pub fn open_own_at(dirfd: c_int, path: &CStr, flags: c_int) -> Result<Fd, Errno> {
+    let open = || open_at(dirfd, path, flags | libc::O_CLOEXEC, 0);
+    match open() {
+        Err(libc::EMFILE) => spare::beyond_limit(open),
+        opened => opened,
+    }
 }
 
 /// openat(2).
@@ -325,6 +340,13 @@ pub fn extended<'b>(path: &CStr, name: &CStr, room: &'b mut Block) -> Result<&'b
     let args = [path.as_ptr() as usize, name.as_ptr() as usize, room.as_mut_ptr() as usize, BLOCK_BYTES, 0, 0];
     // SAFETY: C strings, and a buffer as long as said.
     written(unsafe { call(libc::SYS_lgetxattr, args) }, room)
+}
+
+/// Sets an extended attribute at an absolute path; a link is not followed.
+pub fn set_extended_at(path: &CStr, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+    let args = [path.as_ptr() as usize, name.as_ptr() as usize, value.as_ptr() as usize, value.len(), 0, OWN];
+    // SAFETY: C strings, and a value as long as said.
+    result(unsafe { call(libc::SYS_lsetxattr, args) }).map(drop)
 }
 
 /// fsetxattr(2).

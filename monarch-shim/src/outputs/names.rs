@@ -57,9 +57,8 @@ pub(super) fn goes_plainly(place: &mut Place, errno: Errno) -> bool {
     }
     let state = place.root.state();
     let last = state.last_entry.load(Ordering::Acquire);
-    let is_published = |_: &Root| state.published.load(Ordering::Acquire) >= last;
-    barrier::wait_until(&place.root, |root| is_published(root) || state.held_errno.load(Ordering::Acquire) != 0);
-    is_published(&place.root) && entry_at(place).is_ok_and(|entry| !entry.is_pending())
+    barrier::wait_until_entry(&place.root, last);
+    state.published.load(Ordering::Acquire) >= last && entry_at(place).is_ok_and(|entry| !entry.is_pending())
 }
 
 /// Most bytes of a name.

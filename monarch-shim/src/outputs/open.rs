@@ -12,7 +12,7 @@ use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::remembered::{forget_changed, forget_clean, is_left_over, is_unchanged, unhide};
 use super::roots::Root;
-use super::staged::{hold, is_written, lock_unpublished, open_data};
+use super::staged::{self, is_written, lock_unpublished, open_data};
 use super::tree::{self, Entry};
 use core::ffi::c_int;
 use monarch_abi::outputs::names::{Clean, Staged};
@@ -241,7 +241,7 @@ fn open_clean(place: &Place, clean: &Clean, flags: c_int) -> Option<Fd> {
 
 /// Opens a pending file again for writing; `None` if it is no longer that.
 fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
-    let fd = hold(place, file, flags)?;
+    let fd = staged::reopen(place, file, flags)?;
     fd.iter().for_each(|fd| descriptors::opened(fd.0));
     Ok(fd)
 }

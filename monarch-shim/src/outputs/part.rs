@@ -4,6 +4,7 @@ use super::began;
 use super::kernel::{self, Errno};
 use super::place::Place;
 use crate::descriptor_path::real_path;
+use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::making::Making;
 use monarch_abi::outputs::names;
@@ -26,6 +27,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// Where it was made.
+    pub fn path(&mut self) -> Option<&CStr> {
+        self.path.c_str()
+    }
+
     #[cold]
     #[inline(never)]
     fn remove(&mut self) {

@@ -192,7 +192,7 @@ fn connect(root: &Root, deadline: u64) -> Option<Fd> {
         return agent_socket::connect(path.get().iter().copied(), deadline);
     }
     path = Absolute::join(root.staging(), b"")?;
-    let dir = kernel::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC, 0).ok()?;
+    let dir = kernel::open_own(path.c_str()?, libc::O_PATH).ok()?;
     let name = crate::descriptor_path::proc_path(dir.0)?;
     let name = name.iter().copied().take_while(|&c| c != 0);
     agent_socket::connect(name.chain(*b"/").chain(SOCKET.bytes()), deadline)

@@ -333,7 +333,7 @@ pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
 
 /// The path that the kernel gives a directory or file.
 fn canonical(path: &core::ffi::CStr) -> Result<PathBuffer, Errno> {
-    let fd = kernel::open(path, libc::O_PATH | libc::O_CLOEXEC, 0)?;
+    let fd = kernel::open_own(path, libc::O_PATH)?;
     let mut real = PathBuffer::front();
     // SAFETY: as many bytes are written as it says.
     unsafe { real.fill(|out| path_of_fd(fd.0, out)) }.ok_or(libc::ENOENT)?;

@@ -1,6 +1,7 @@
 //! Renames below an output root, and over its edge.
 
 use super::answer::{Answer, Result};
+use super::barrier;
 use super::beside;
 use super::create::is_through;
 use super::data_roots;
@@ -296,6 +297,10 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
 fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
     let root = from.root;
     let (dir, there) = look_at_target(to)?;
+    let has_names = there.is_some_and(|st| st.st_nlink > 1 && !is_dir(&st)) && !noreplace;
+    if has_names {
+        publish_for_names(from)?;
+    }
     let other = if from.parent() == to.parent() { None } else { Some(HeldParent::to_look(from)?) };
     if let Some(dir) = &other {
         dir.may_change(from)?;
@@ -345,6 +350,9 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         Entry::Removed => found::NOTHING,
         _ => there.map_or(found::NOTHING, |st| kernel::found(&st)),
     };
+    let is_removed = has_names && matches!(replaced, Entry::Nothing | Entry::Clean(_));
+    let found = if is_removed { remove_one_of_names(&journal, to, found)? } else { found };
+    let removal = root.state().last_entry.load(Ordering::Acquire);
     journal.append(Op::Rename, About { id: file.id, flags, found }, from.rel(), to.rel())?;
     tree::move_to(from, to, &replaced)?;
     if let Some(link) = whiteout {
@@ -356,7 +364,32 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         Entry::File(old) if is_written(&root, &old) => drop_data(&root, &old),
         _ => {}
     }
+    drop(journal);
+    if is_removed {
+        barrier::wait_until_entry(&root, removal);
+    }
     Ok(true)
+}
+
+/// Before a pending file is renamed over one of several names of a file: the other names tell how
+/// many there are, so that the rename is made on the PFS, if no process has the file open for
+/// writing.
+#[cold]
+#[inline(never)]
+fn publish_for_names(from: &Place) -> Result<()> {
+    match tree::read(&from.root, from.rel())? {
+        Entry::File(file) if is_written(&from.root, &file) => Ok(()),
+        _ => leave(&from.root),
+    }
+}
+
+/// Has one of several names of a file removed before a pending file gets it that is still open for
+/// writing. What the PFS has at the name by then is not known.
+#[cold]
+#[inline(never)]
+fn remove_one_of_names(journal: &Journal<'_>, to: &Place, found: u64) -> Result<u64> {
+    journal.append(Op::Unlink, About { id: 0, flags: flag::PUBLISHED, found }, to.rel(), b"")?;
+    Ok(found::UNKNOWN)
 }
 
 /// After a plain rename: clean copies below move along, what was replaced is dropped.

@@ -141,8 +141,33 @@ pub fn of_staged<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(Root, &'p [u8])> {
 /// Whether anything is pending below an output root, here or on another node, so that a path which
 /// leads there by links from outside is to be followed. (What such a path changes of a published
 /// file, the next open of its clean copy finds.)
+#[inline]
 pub fn any_pending(ctx: &Ctx) -> bool {
-    all(ctx).any(|root| root.map.may_be_overtaken() || root.state().holding_nodes.load(Ordering::Acquire) != 0)
+    (0..ctx.map.outputs().len()).any(|number| match seen(number) {
+        Some(map) if !has_pending(map) => false,
+        _ => is_in_use_and_pending(ctx, number),
+    })
+}
+
+/// [`any_pending`] for one root that is to be looked at closely.
+#[cold]
+#[inline(never)]
+fn is_in_use_and_pending(ctx: &Ctx, number: usize) -> bool {
+    get(ctx, number).is_some_and(|root| has_pending(root.map))
+}
+
+/// Whether anything is pending, here or on another node.
+#[inline]
+fn has_pending(map: &StateMap<'_>) -> bool {
+    map.may_be_overtaken() || map.state.holding_nodes.load(Ordering::Acquire) != 0
+}
+
+/// The state of an output root that was mapped before.
+#[inline]
+fn seen(number: usize) -> Option<&'static StateMap<'static>> {
+    let cell = CELLS.get(number).filter(|cell| cell.flag.load(Ordering::Acquire) == MAPPED)?;
+    // SAFETY: written before the flag said so, and never again.
+    Some(unsafe { (*cell.map.0.get()).assume_init_ref() })
 }
 
 /// The output roots that are in use and lie here where they lie for the agent.
@@ -225,12 +250,7 @@ pub fn forget(root: &Root) {
 
 /// The mapped state of an output root.
 fn mapped(ctx: &Ctx, number: usize, output: &Output) -> Option<&'static StateMap<'static>> {
-    let cell = CELLS.get(number)?;
-    if cell.flag.load(Ordering::Acquire) != MAPPED {
-        return map_first(ctx, cell, output);
-    }
-    // SAFETY: written before the flag said so, and never again.
-    Some(unsafe { (*cell.map.0.get()).assume_init_ref() })
+    seen(number).or_else(|| map_first(ctx, CELLS.get(number)?, output))
 }
 
 /// Maps the state for the first time, or waits for the thread that does. No signal handler of this
@@ -265,7 +285,7 @@ fn map_first(ctx: &Ctx, cell: &'static Cell, output: &Output) -> Option<&'static
 
 fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
     let mut path = Absolute::join(ctx.map.str(&output.staging), STATE.as_bytes())?;
-    let fd = kernel::open(path.c_str()?, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0).ok()?;
+    let fd = kernel::open_own(path.c_str()?, libc::O_RDWR | libc::O_NOFOLLOW).ok()?;
     let st = sys::fstat(fd.0)?;
     if st.st_size != state::LEN as i64 || st.st_uid != ctx.map.ctl.uid {
         return None;

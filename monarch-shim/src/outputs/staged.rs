@@ -28,9 +28,15 @@ pub fn open_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
     Ok(fd)
 }
 
+/// [`open_data`] for a descriptor that the application never sees.
+fn open_own_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
+    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+    kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)
+}
+
 /// Whether some process has a staged file open for writing.
 pub fn is_written(root: &Root, file: &Staged) -> bool {
-    open_data(root, file, libc::O_RDONLY | libc::O_CLOEXEC).is_ok_and(|fd| kernel::has_writer(fd.0))
+    open_own_data(root, file, libc::O_RDONLY).is_ok_and(|fd| kernel::has_writer(fd.0))
 }
 
 /// Locks the journal when the agent is not publishing a file: what is written to it after that
@@ -46,15 +52,24 @@ pub fn lock_unpublished<'a>(root: &'a Root, file: &Staged) -> Result<Journal<'a>
     Journal::lock(root)
 }
 
-/// Opens a pending file for writing; `None` if it is no longer that. The caller appends the record
-/// of the close.
-pub fn hold(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
+/// Opens a pending file for writing, so that the agent does not publish it; `None` if it is no
+/// longer pending. The caller appends the record of the close.
+pub fn hold(place: &Place, file: &Staged) -> Result<Option<Fd>> {
+    enter(place, file, |root| open_own_data(root, file, libc::O_WRONLY))
+}
+
+/// Opens a pending file again for the application; `None` if it is no longer pending.
+pub fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
+    enter(place, file, |root| open_data(root, file, flags))
+}
+
+fn enter(place: &Place, file: &Staged, open: impl FnOnce(&Root) -> Result<Fd>) -> Result<Option<Fd>> {
     let root = &place.root;
     let journal = lock_unpublished(root, file)?;
     if !matches!(tree::read(root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(None);
     }
-    let fd = open_data(root, file, flags)?;
+    let fd = open(root)?;
     let about = About { id: file.id, flags: descriptors::watch(fd.0), ..About::default() };
     journal.append(Op::Open, about, place.rel(), &file.name())?;
     Ok(Some(fd))

@@ -83,8 +83,8 @@ impl HeldParent {
             return Ok(Self(None));
         }
         let mut path = place.parent_on_pfs()?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags, 0).map(|fd| Self(Some(fd)))
+        kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_PATH | libc::O_DIRECTORY)
+            .map(|fd| Self(Some(fd)))
     }
 
     /// One that is not held: looks go by paths.

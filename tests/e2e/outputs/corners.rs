@@ -188,15 +188,18 @@ fn names_are_changed_when_no_descriptor_is_left() {
 }
 
 #[test]
-#[ignore = "fails: with no descriptor left a file that is open for writing is not renamed (EMFILE)"]
 fn a_file_that_is_written_is_renamed_when_no_descriptor_is_left() {
     same(Outputs::new, "descriptors.py", &["the_last_one_writes"], &DRAINED, 2);
 }
 
 #[test]
-#[ignore = "fails: with no descriptor left chmod and utime of a pending file say EMFILE"]
 fn attributes_are_set_when_no_descriptor_is_left() {
     same(Outputs::new, "descriptors.py", &["none_is_left_for_attributes"], &DRAINED, 1);
+}
+
+#[test]
+fn all_that_needs_no_descriptor_is_done_when_none_is_left() {
+    same(Outputs::new, "descriptors.py", &["none_is_left_for_other_calls"], &DRAINED, 10);
 }
 
 #[test]

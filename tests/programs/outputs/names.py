@@ -24,6 +24,34 @@ def a_temporary_that_is_renamed():
     look("named.txt")
 
 
+@replay(barrier=True)
+def over_one_of_several_names():
+    """The other names tell at once how many there are."""
+    for is_open in (False, True):
+        put("one", b"old")
+        os.link("one", "two")
+        os.link("one", "three")
+        fd = os.open("new", W | C | T)
+        os.write(fd, b"new")
+        if not is_open:
+            os.close(fd)
+        os.rename("new", "two")
+        look("one", "two", "three", "new")
+        again = os.open("three", W)
+        say(os.fstat(again).st_nlink)
+        os.close(again)
+        if is_open:
+            os.write(fd, b"er")
+            os.rename("two", "three")
+            look("one", "two", "three")
+            os.close(fd)
+        put("new", b"newest")
+        os.rename("new", "one")
+        look("one", "two", "three")
+        for name in os.listdir("."):
+            os.unlink(name)
+
+
 @replay
 def exclusive_creation():
     put("first", b"1", W | C | X)

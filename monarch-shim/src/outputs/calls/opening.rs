@@ -1,6 +1,6 @@
 //! Calls that open, make or cut files.
 
-use super::{at_changed_path, changed_place, given, plainly};
+use super::{at_changed_path, changed_place, given, is_far, plainly};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
@@ -57,6 +57,9 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
     };
     // SAFETY: by contract.
     unsafe {
+        if if changes { is_far(ctx, path) } else { ctx::is_beside_outputs(ctx.map, path) } {
+            return None;
+        }
         let bytes = user::path(path)?;
         let work = |place: &mut Place| {
             let how = Create { flags, mode };

@@ -50,7 +50,7 @@ impl Target {
                 Ok(_) => {}
                 Err(_) => break,
             }
-            let fd = match hold(&place, &file, libc::O_WRONLY | libc::O_CLOEXEC) {
+            let fd = match hold(&place, &file) {
                 Ok(Some(fd)) => Some(fd),
                 // It is another one by now.
                 Ok(None) | Err(libc::ENOENT) => continue,

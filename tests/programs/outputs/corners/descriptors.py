@@ -114,6 +114,41 @@ def none_is_left_for_attributes():
 
 
 @replay(barrier=True)
+def none_is_left_for_other_calls():
+    os.makedirs("dir/in")
+    os.mkdir("full")
+    for name in ("a", "b", "c", "d", "full/a"):
+        put(name, data(name, 3000))
+    written = os.open("written", W | C | T)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = fill()
+    fails("unlink what is written", os.unlink, "written")
+    fails("symlink", os.symlink, "a", "link")
+    fails("rename", os.rename, "a", "a2")
+    fails("rename out of a directory", os.rename, "full/a", "dir/a")
+    fails("rmdir", os.rmdir, "dir/in")
+    fails("rmdir of a full one", os.rmdir, "dir")
+    fails("rmdir of an empty one", os.rmdir, "full")
+    fails("rename of a directory", os.rename, "dir", "dir2")
+    fails("link", os.link, "b", "b2")
+    fails("mkfifo", os.mkfifo, "fifo")
+    fails("mkdir", os.mkdir, "made")
+    fails("setxattr", os.setxattr, "c", "user.note", b"1")
+    fails("getxattr", os.getxattr, "c", "user.note")
+    fails("chown", os.chown, "c", -1, os.getgid())
+    fails("readlink", os.readlink, "link")
+    fails("statvfs", lambda: os.statvfs("c").f_namemax)
+    fails("access", os.access, "c", os.R_OK | os.W_OK)
+    fails("listdir", os.listdir, ".")
+    fails("truncate by number", os.truncate, f"/proc/self/fd/{written}", 10)
+    say("limit", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - max(taken))
+    [os.close(fd) for fd in taken]
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    os.close(written)
+    look("a", "a2", "b", "b2", "c", "d", "link", "dir2", "dir2/a", "full", "fifo", "made", "written")
+
+
+@replay(barrier=True)
 def none_is_left_in_another_process():
     files_to_change()
     done = subprocess.run(words("with_none"), stdout=subprocess.PIPE, text=True)

@@ -1,13 +1,16 @@
 """Extended attributes, access lists and times: set while a file is published, and kept by what is written anew."""
 import os
+import subprocess
 import sys
 import time
 
 ACL = "system.posix_acl_access"
 # user::rw-, user:1:r--, group::r--, mask::r--, other::---
-ACCESS = b"\x02\x00\x00\x00" + b"".join(
-    tag.to_bytes(2, "little") + perm.to_bytes(2, "little") + who.to_bytes(4, "little", signed=False)
-    for tag, perm, who in [(1, 6, 2**32 - 1), (2, 4, 1), (4, 4, 2**32 - 1), (16, 4, 2**32 - 1), (32, 0, 2**32 - 1)])
+NO_ONE = 2**32 - 1
+access_list = lambda *entries: b"\x02\x00\x00\x00" + b"".join(
+    tag.to_bytes(2, "little") + perm.to_bytes(2, "little") + who.to_bytes(4, "little", signed=False) for tag, perm, who in entries)
+ACCESS = access_list((1, 6, NO_ONE), (2, 4, 1), (4, 4, NO_ONE), (16, 4, NO_ONE), (32, 0, NO_ONE))
+DEFAULT = access_list((1, 7, NO_ONE), (2, 6, 5), (4, 5, NO_ONE), (16, 7, NO_ONE), (32, 1, NO_ONE))
 
 
 def write(name, text="text\n"):
@@ -43,6 +46,43 @@ def removed_meanwhile():
         time.sleep(at % 12 / 4000)
         os.removexattr(name, "user.one")
     print("removed", sum(attributes(f"removed{at}") != {"user.two": b"2"} for at in range(40)))
+
+
+def told(*names):
+    for name in names:
+        try:
+            print(name, oct(os.stat(name).st_mode), os.listxattr(name), os.getxattr(name, ACL).hex())
+        except OSError as e:
+            print(name, oct(os.stat(name).st_mode), os.listxattr(name), e.strerror)
+
+
+def from_the_directory():
+    """New files get an access list from their directory, which they have while they are pending."""
+    os.makedirs("inherits/in")
+    write("inherits/none")
+    how = "import os, sys; os.setxattr(sys.argv[1], 'system.posix_acl_default', bytes.fromhex(sys.argv[2]))"
+    # By another process, after a file was made there.
+    if subprocess.run([sys.executable, "-c", how, "inherits", DEFAULT.hex()], stderr=subprocess.DEVNULL).returncode:
+        return print("no access lists here")
+    for name in ("a", "b", "c", "d", "in/a"):
+        write(f"inherits/{name}")
+    os.mkdir("inherits/later")
+    write("inherits/later/e")
+    os.chmod("inherits/b", 0o770)
+    with open("inherits/open", "w") as f:
+        os.fchmod(f.fileno(), 0o606)
+        told("inherits/open")
+    os.removexattr("inherits/c", ACL)
+    os.rename("inherits/d", "moved")
+    subprocess.run(["cp", "-a", "inherits/a", "copied"])
+    for again in range(2):
+        told("inherits/none", *(f"inherits/{name}" for name in ("a", "b", "c", "in/a", "later/e", "open")), "moved", "copied")
+        if not again:
+            os.link("moved", "link")  # Published by now.
+            os.unlink("link")
+    os.removexattr("inherits", "system.posix_acl_default")
+    write("inherits/after")
+    told("inherits/after")
 
 
 def kept():
@@ -122,7 +162,7 @@ def times_of_a_large_file():
 
 
 rows = [word for word in sys.argv[1:] if not word.startswith("-")]
-for row in (set_meanwhile, removed_meanwhile, kept, large, times, times_of_a_large_file):
+for row in (set_meanwhile, removed_meanwhile, kept, from_the_directory, large, times, times_of_a_large_file):
     if not rows or row.__name__ in rows:
         row()
 print("## end")
