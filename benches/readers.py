@@ -16,9 +16,12 @@ The source is slowfs, 1 ms a call. Prefetch is off, so that each first open is a
 result: files a second; times of a file (median, 90th, 99th and 99.9th percentile, longest); the mean
 time of a file of the slowest reader against that of the median reader, and the fewest files of a reader
 against the median; processor time of the agent for each file; readers that gave up waiting and read the
-PFS; calls that slowfs served for each file.
+PFS; of the agent, most threads at a time, most private memory, times that a thread was given a processor
+for each file.
+
+    benches/readers.py --processes 8 --threads 1 --files 24 --bytes 67108864 --seconds 600 cold     large shards
 """
-import argparse, json, os, random, shutil, statistics, subprocess, sys, tempfile
+import argparse, glob, json, os, random, shutil, statistics, subprocess, sys, tempfile, threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -34,6 +37,46 @@ def build(to):
 def cpu(pid):
     fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+class Watch:
+    """Looks at an agent every 5 ms: most threads by name, most private memory, in MiB."""
+
+    def __init__(self, pid):
+        self.pid, self.threads, self.names, self.anon, self.done = pid, 0, {}, 0, threading.Event()
+        self.began = self.runs()
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
+
+    def runs(self):
+        def of(path):
+            try:
+                return int(open(path).read().split()[2])
+            except (OSError, IndexError):
+                return 0
+        return sum(map(of, glob.glob(f"/proc/{self.pid}/task/*/schedstat")))
+
+    def look(self):
+        while not self.done.wait(0.005):
+            fields = dict(line.split(":", 1) for line in open(f"/proc/{self.pid}/status"))
+            self.anon = max(self.anon, int(fields["RssAnon"].split()[0]) / 1024)
+            if int(fields["Threads"]) > self.threads:
+                self.threads, self.names = int(fields["Threads"]), self.by_name()
+
+    def by_name(self):
+        names = {}
+        for path in glob.glob(f"/proc/{self.pid}/task/*/comm"):
+            try:
+                name = open(path).read().strip().rstrip("0123456789").rstrip("-")
+            except OSError:
+                continue
+            names[name] = names.get(name, 0) + 1
+        return names
+
+    def end(self):
+        self.done.set()
+        self.thread.join()
+        return dict(threads=self.threads, thread_names=self.names, anon_mib=self.anon, runs=self.runs() - self.began)
 
 
 def read(program, names, args, way, env):
@@ -78,9 +121,13 @@ def turn(name, program, args, tmp):
                 if name == "herd":
                     names = names[:max(1, len(names) // 16)]
                 before, pid = w.status(), w.status()["pid"]
-                used = cpu(pid)
-                seen = read(program, names, args, dict(cold="own", herd="same", hot="random")[name], w.env)
+                used, watch = cpu(pid), Watch(pid)
+                try:
+                    seen = read(program, names, args, dict(cold="own", herd="same", hot="random")[name], w.env)
+                finally:
+                    watched = watch.end()
                 used, after = cpu(pid) - used, w.status()
+                seen.update(watched)
                 old = dict(flat(before))
                 seen["changed"] = {k: v - old.get(k, 0) for k, v in flat(after) if v != old.get(k, 0)}
                 seen["gave_up"] = seen["changed"].get("counters.deadline", 0)
@@ -96,7 +143,9 @@ def summary(seen):
     means, files = [r[1] for r in of], [r[0] for r in seen["by_reader"]]
     return dict(rate=seen["files"] / seen["seconds"], us=seen["us"], failed=seen["failed"],
                 slowest=max(means) / statistics.median(means), fewest=min(files) / max(1, statistics.median(files)),
-                agent_us=seen["agent_us"], gave_up=seen["gave_up"])
+                agent_us=seen["agent_us"], gave_up=seen["gave_up"], threads=seen.get("threads", 0),
+                anon=seen.get("anon_mib", 0), runs=seen.get("runs", 0) / max(1, seen["files"]),
+                names=seen.get("thread_names", {}))
 
 
 def main():
@@ -125,6 +174,9 @@ def main():
             print(f"{name:8} {of['rate']:9.0f} files/s  us {' '.join(f'{u:.0f}' for u in of['us'])}  slowest reader "
                   f"{of['slowest']:.2f}  fewest files {of['fewest']:.2f}  agent {of['agent_us']:.0f} us  gave up {of['gave_up']}  failed {of['failed']}",
                   flush=True)
+            if of["threads"]:
+                print(f"{'':8} {of['threads']} threads  {of['anon']:.1f} MiB private  {of['runs']:.1f} runs of a thread for each file  "
+                      + " ".join(f"{n}:{c}" for n, c in sorted(of["names"].items(), key=lambda x: -x[1])), flush=True)
         if args.json:
             json.dump(all_seen, open(args.json, "w"), indent=1)
     finally:

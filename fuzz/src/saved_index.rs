@@ -11,10 +11,13 @@ use monarch_core::index::{Ages, Built, Released, load, save};
 use monarch_core::shm::{IndexBytes, create_segment, segment_names};
 use std::mem::offset_of;
 use std::time::Duration;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Most chunks of all files; more take too long to write.
 const MOST_CHUNKS: u64 = 1 << 20;
+
+/// Index and buckets begin at multiples of this many bytes.
+const PAGE: usize = 4096;
 
 thread_local! {
     static DIR: tempfile::TempDir = scratch();
@@ -26,7 +29,7 @@ pub(crate) fn saved_index(bytes: &[u8]) {
         let path = dir.path().join("saved");
         let mut input = Input(bytes);
         if input.u8() & 1 == 0 {
-            std::fs::write(&path, sealed(input.0.to_vec())).expect("room for a file");
+            std::fs::write(&path, sealed(input.0)).expect("room for a file");
         } else {
             save(&changed(&mut input), &path).expect("room for a file");
         }
@@ -48,19 +51,25 @@ pub(crate) fn saved_index(bytes: &[u8]) {
     });
 }
 
-/// A file with the right magic number, version and checksum.
-fn sealed(mut file: Vec<u8>) -> Vec<u8> {
-    if file.len() < 64 {
-        return file;
-    }
-    file[..8].copy_from_slice(b"MONSAVE1");
-    file[8..12].copy_from_slice(&1u32.to_le_bytes());
+/// A file with the right magic number, version and checksum, of one in which a header of 64 bytes
+/// is followed by index and buckets without anything between (as in version 1: inputs stay what
+/// they were). Both are smaller than a block.
+fn sealed(file: &[u8]) -> Vec<u8> {
+    let Some((head, rest)) = file.split_at_checked(64) else { return file.to_vec() };
+    let index_len = head[16..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    let (index, buckets) = rest.split_at(rest.len().min(usize::try_from(index_len).unwrap_or(usize::MAX)));
+    let mut page = head.to_vec();
+    page[..8].copy_from_slice(b"MONSAVE1");
+    page[8..12].copy_from_slice(&2u32.to_le_bytes());
+    page.resize(PAGE, 0);
+    let zeros = vec![0; index.len().next_multiple_of(PAGE) - index.len()];
     let mut hash = Xxh3::new();
-    hash.update(&file[..32]);
-    hash.update(&file[40..]);
-    let sum = hash.digest();
-    file[32..40].copy_from_slice(&sum.to_le_bytes());
-    file
+    hash.update(&page[..32]);
+    hash.update(&page[40..]);
+    [index, buckets].iter().for_each(|part| hash.update(&xxh3_64(part).to_le_bytes()));
+    hash.update(&zeros);
+    page[32..40].copy_from_slice(&hash.digest().to_le_bytes());
+    [page.as_slice(), index, &zeros, buckets].concat()
 }
 
 /// The sample with some changes.

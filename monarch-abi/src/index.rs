@@ -247,6 +247,21 @@ impl<'a> Index<'a> {
         self.records
     }
 
+    /// The records of a range of ids, as far as there are some.
+    #[must_use]
+    pub fn records_of(&self, ids: core::ops::Range<u32>) -> &'a [Record] {
+        let end = self.records.len().min(ids.end as usize);
+        self.records.get(ids.start as usize..end).unwrap_or_default()
+    }
+
+    /// The directories whose ids are in a range, and the position of the first.
+    #[must_use]
+    pub fn dirs_of(&self, ids: core::ops::Range<u32>) -> (usize, &'a [Dir]) {
+        let position = |id: u32| self.dirs.partition_point(|d| d.id < id);
+        let first = position(ids.start);
+        (first, self.dirs.get(first..position(ids.end)).unwrap_or_default())
+    }
+
     /// The record of entry `id`.
     #[must_use]
     #[inline]

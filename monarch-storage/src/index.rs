@@ -8,6 +8,8 @@
 mod absent;
 mod ages;
 mod build;
+#[cfg(test)]
+mod cut_tests;
 mod environments;
 mod files;
 mod links_out;
@@ -17,7 +19,7 @@ mod read_dir;
 mod released;
 mod sample;
 mod saved;
-mod saved_pieces;
+mod saved_blocks;
 mod scan;
 mod scan_queue;
 mod shared_scan;

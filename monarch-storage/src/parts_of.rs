@@ -7,11 +7,38 @@ const PART_ENTRIES: u32 = 1 << 18;
 /// Most threads: memory is the bound.
 const MAX_THREADS: u32 = 8;
 
-/// Calls `each` with parts that make up `0..entries`; what it returns, in the order of the parts.
-/// There is one part at least.
+/// How work is cut into parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    /// Entries of a part, at least.
+    least: u32,
+    threads: u32,
+}
+
+impl Cut {
+    /// A part for each processor of this machine, if they are worth it.
+    pub(crate) fn for_machine() -> Self {
+        let processors =
+            std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS));
+        Self { least: PART_ENTRIES, threads: processors.min(MAX_THREADS) }
+    }
+
+    /// This number of parts, or fewer when there are not as many entries.
+    #[cfg(test)]
+    pub(crate) fn into(threads: u32) -> Self {
+        Self { least: 1, threads }
+    }
+
+    /// Calls `each` with parts that make up `0..entries`; what it returns, in the order of the
+    /// parts. There is one part at least.
+    pub(crate) fn each<T: Send>(self, entries: usize, each: impl Fn(Range<u32>) -> T + Sync) -> Vec<T> {
+        in_parts_of(u32::try_from(entries).unwrap_or(u32::MAX), self.least, self.threads, each)
+    }
+}
+
+/// [`Cut::each`] on this machine.
 pub(crate) fn in_parts<T: Send>(entries: u32, each: impl Fn(Range<u32>) -> T + Sync) -> Vec<T> {
-    let processors = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS));
-    in_parts_of(entries, PART_ENTRIES, processors.min(MAX_THREADS), each)
+    Cut::for_machine().each(entries as usize, each)
 }
 
 fn in_parts_of<T: Send>(entries: u32, least: u32, threads: u32, each: impl Fn(Range<u32>) -> T + Sync) -> Vec<T> {

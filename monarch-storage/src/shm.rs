@@ -5,6 +5,7 @@
 //! maps them. They get their name by rename, so that no process sees one half-written. Mappings are
 //! kept for the life of the process: threads may hold references anywhere.
 
+mod filling;
 mod large_table;
 
 use crate::held_dir::HeldDir;
@@ -25,6 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use filling::{BLOCK_BYTES, Block, FilledBytes, Filling};
 pub use monarch_config::Checks;
 
 /// Name of the control block in a runtime directory.
@@ -165,6 +167,14 @@ impl Unfinished {
     /// What the kernel said.
     pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
+    }
+
+    /// Makes it `len` bytes long, which are to be filled through a mapping.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn map_to_fill(self, len: u64) -> io::Result<Filling> {
+        Filling::of(self, usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?)
     }
 
     /// Maps its bytes; it must not be written to from then on.
@@ -362,34 +372,23 @@ pub struct Chunking {
 #[derive(Debug)]
 pub struct TableFile {
     file: Unfinished,
-    bytes: u64,
+    bytes: FilledBytes,
 }
 
 impl TableFile {
-    /// Makes such a file for a table of this number of bytes, which take their space as they are
-    /// written.
+    /// Takes the start of a state file, with the table at [`TABLE_OFF`] and zeros before it.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn within(dir: &Arc<HeldDir>, bytes: u64) -> io::Result<Self> {
-        Ok(Self { file: Unfinished::empty(dir)?, bytes })
+    pub fn of(filling: Filling) -> io::Result<Self> {
+        let (file, bytes) = filling.filled()?;
+        Ok(Self { file, bytes })
     }
 
-    /// Writes all of `bytes` at `at` of the table.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.file.write(bytes, TABLE_OFF as u64 + at)
-    }
-
-    /// Maps the table; it must not be written to from then on.
-    fn map(&self) -> io::Result<memmap2::Mmap> {
-        let len = usize::try_from(self.bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        self.file.allocate(TABLE_OFF as u64 + self.bytes)?;
-        // SAFETY: a file of the private runtime directory that has no final name yet: the table in
-        // it was written, and processes change it only once it has that name.
-        unsafe { memmap2::MmapOptions::new().offset(TABLE_OFF as u64).len(len).map(&self.file.file) }
+    /// The bytes of the table.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(TABLE_OFF..).unwrap_or_default()
     }
 }
 
@@ -457,7 +456,7 @@ fn write_state(
     let index = IndexBytes(index).open().ok_or_else(bad)?;
     let large = match &buckets {
         Buckets::Bytes(table) => LargeTable::of(&index, table, chunking.threshold, chunking.size),
-        Buckets::File(table) => LargeTable::of(&index, &table.map()?, chunking.threshold, chunking.size),
+        Buckets::File(table) => LargeTable::of(&index, table.bytes(), chunking.threshold, chunking.size),
     };
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let deciders = if checks.absent.rule == AbsentRule::Kernel { 0 } else { u64::from(of.dirs) };

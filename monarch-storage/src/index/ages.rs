@@ -5,6 +5,7 @@
 //! counts as read now, once, where the mount keeps access times. A file that is served from a copy
 //! does not, as the PFS does not see that.
 
+use crate::parts_of::Cut;
 use monarch_abi::index::Index;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,10 +34,19 @@ impl Ages {
     /// The histogram of all files of an index. An access time of 0 stands for none.
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
+        Self::with(index, Cut::for_machine())
+    }
+
+    pub(super) fn with(index: &Index<'_>, cut: Cut) -> Self {
+        let parts = cut.each(index.len(), |part| {
+            let mut hours = BTreeMap::<i64, u64>::new();
+            for r in index.records_of(part).iter().filter(|r| r.is_file() && r.atime_ns > 0) {
+                *hours.entry(r.atime_ns / HOUR_NS).or_default() += 1;
+            }
+            hours
+        });
         let mut hours = BTreeMap::<i64, u64>::new();
-        for r in index.records().iter().filter(|r| r.is_file() && r.atime_ns > 0) {
-            *hours.entry(r.atime_ns / HOUR_NS).or_default() += 1;
-        }
+        parts.into_iter().flatten().for_each(|(hour, files)| *hours.entry(hour).or_default() += files);
         Self { hours, read: vec![0; index.len().div_ceil(64)] }
     }
 

@@ -1,6 +1,7 @@
 //! Environments of software: directories from which an interpreter imports. It asks for many names
 //! that are not there, as it looks for each module in one directory after the other.
 
+use crate::parts_of::Cut;
 use monarch_abi::index::{Dir, Index, Record};
 
 /// Entries by which a directory and all below it is an environment: of venv, of conda, the
@@ -15,24 +16,40 @@ const DIRECTORIES: [&[u8]; 2] = [b"site-packages", b"dist-packages"];
 /// (`PREFIX/lib/python3.11/os.py`) also the directories `PREFIX`, `PREFIX/bin` and `PREFIX/lib`
 /// themselves.
 pub(super) fn environments(index: &Index<'_>) -> Vec<bool> {
-    let dirs = index.dirs();
-    let mut found = vec![false; dirs.len()];
-    let mut behind = 0;
-    for (position, dir) in dirs.iter().enumerate() {
-        let marker = if dir.id < behind { None } else { marker(index, dir) };
-        if let Some(marker) = marker {
-            behind = dir.end;
-            if marker == STANDARD_LIBRARY {
-                prefix(index, dir).for_each(|at| found[at] = true);
+    environments_with(index, Cut::for_machine())
+}
+
+pub(super) fn environments_with(index: &Index<'_>, cut: Cut) -> Vec<bool> {
+    // Directories with a marker; below them, nothing needs one.
+    let parts = cut.each(index.len(), |part| {
+        let (first, dirs) = index.dirs_of(part);
+        let (mut marked, mut behind) = (Vec::new(), 0);
+        for (position, dir) in (first..).zip(dirs) {
+            if dir.id >= behind
+                && let Some(marker) = marker(index, dir)
+            {
+                behind = dir.end;
+                marked.push((position, marker == STANDARD_LIBRARY));
             }
         }
-        found[position] |= dir.id < behind;
+        marked
+    });
+    let mut found = vec![false; index.dirs().len()];
+    let mut behind = 0;
+    for (position, is_library) in parts.into_iter().flatten() {
+        let Some(dir) = index.dir_at(position).filter(|dir| dir.id >= behind) else { continue };
+        behind = dir.end;
+        let (_, below) = index.dirs_of(dir.id..dir.end);
+        found.iter_mut().skip(position).take(below.len()).for_each(|is| *is = true);
+        if is_library {
+            prefix(index, dir).for_each(|at| found[at] = true);
+        }
     }
     found
 }
 
 /// The entry, or the own name, by which a directory is an environment.
-fn marker<'a>(index: &Index<'a>, dir: &Dir) -> Option<&'a [u8]> {
+pub(super) fn marker<'a>(index: &Index<'a>, dir: &Dir) -> Option<&'a [u8]> {
     let own = index.record(dir.id).and_then(|r| index.name(r)).filter(|name| DIRECTORIES.contains(name));
     // (Lengths first: names lie apart from records.)
     let is_marker = |r: &Record| MARKERS.iter().any(|m| m.len() == usize::from(r.name_len) && index.name(r) == Some(m));
@@ -41,7 +58,7 @@ fn marker<'a>(index: &Index<'a>, dir: &Dir) -> Option<&'a [u8]> {
 
 /// The positions of `PREFIX`, `PREFIX/bin` and `PREFIX/lib` of a standard library
 /// `PREFIX/lib/python3.11`.
-fn prefix(index: &Index<'_>, library: &Dir) -> impl Iterator<Item = usize> {
+pub(super) fn prefix(index: &Index<'_>, library: &Dir) -> impl Iterator<Item = usize> {
     let name = |dir: &Dir| index.record(dir.id).and_then(|r| index.name(r)).unwrap_or_default();
     let lib = library.parent as usize;
     let is_lib = |dir: &&Dir| matches!(name(dir), b"lib" | b"lib64") && name(library).starts_with(b"python");

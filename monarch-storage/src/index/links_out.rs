@@ -1,6 +1,7 @@
 //! Links below a root that lead out of it: unless they lead into another root, what lies behind
 //! them is read from the PFS.
 
+use crate::parts_of::Cut;
 use monarch_abi::PATH_MAX;
 use monarch_abi::index::Index;
 use std::ffi::OsStr;
@@ -28,9 +29,13 @@ impl LinksOut {
     /// PFS nothing: targets are taken by name.
     #[must_use]
     pub fn of(index: &Index<'_>, root: &Path, roots: &[PathBuf]) -> Option<Self> {
+        Self::with(index, root, roots, Cut::for_machine())
+    }
+
+    fn with(index: &Index<'_>, root: &Path, roots: &[PathBuf], cut: Cut) -> Option<Self> {
         let mut found: Option<Self> = None;
-        let links = (0..index.len() as u32).filter_map(|id| Some((id, index.record(id).filter(|r| r.is_link())?)));
-        for (id, record) in links.take(MAX_LINKS) {
+        for id in links(index, cut) {
+            let Some(record) = index.record(id) else { continue };
             let mut room = [0; PATH_MAX];
             let Some(len) = index.path(id, &mut room) else { continue };
             let Some(target) = index.link_target(record) else { continue };
@@ -49,6 +54,15 @@ impl LinksOut {
         }
         found
     }
+}
+
+/// The ids of the first links of an index.
+pub(super) fn links(index: &Index<'_>, cut: Cut) -> impl Iterator<Item = u32> {
+    let parts = cut.each(index.len(), |part| {
+        let entries = part.clone().zip(index.records_of(part));
+        entries.filter(|(_, r)| r.is_link()).map(|(id, _)| id).take(MAX_LINKS).collect::<Vec<u32>>()
+    });
+    parts.into_iter().flatten().take(MAX_LINKS)
 }
 
 /// The path without `.` and `..`; `None` when it leads above `/`.

@@ -6,6 +6,7 @@
 //! files just written (delayed allocation, another client's cache). Some file systems, mostly in
 //! user space, report no blocks at all: if nearly every file looks released, none counts as such.
 
+use crate::parts_of::Cut;
 use monarch_abi::index::{Index, Record};
 
 /// Bytes of a file that may lie inside its inode, at most.
@@ -31,16 +32,27 @@ impl Released {
     /// Finds the released files of an index.
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
-        let mut found = Self { scanned_ns: index.header.scanned_ns, ..Self::default() };
-        let mut with_blocks = 0;
-        for r in index.records().iter().filter(|r| r.is_file()) {
-            with_blocks += u64::from(r.blocks > MAX_BLOCKS);
-            if found.looks(r) {
-                found.files += 1;
-                // (Sparse files may have up to 2^63 bytes each.)
-                found.bytes = found.bytes.saturating_add(r.size);
+        Self::with(index, Cut::for_machine())
+    }
+
+    pub(super) fn with(index: &Index<'_>, cut: Cut) -> Self {
+        let none = Self { scanned_ns: index.header.scanned_ns, ..Self::default() };
+        let parts = cut.each(index.len(), |part| {
+            let (mut found, mut with_blocks) = (none, 0);
+            for r in index.records_of(part).iter().filter(|r| r.is_file()) {
+                with_blocks += u64::from(r.blocks > MAX_BLOCKS);
+                if found.looks(r) {
+                    found.files += 1;
+                    // (Sparse files may have up to 2^63 bytes each.)
+                    found.bytes = found.bytes.saturating_add(r.size);
+                }
             }
-        }
+            (found, with_blocks)
+        });
+        let (found, with_blocks) = parts.into_iter().fold((none, 0), |(all, blocks), (part, more)| {
+            let (files, bytes) = (all.files + part.files, all.bytes.saturating_add(part.bytes));
+            (Self { files, bytes, ..all }, blocks + more)
+        });
         // 19 of 20.
         if found.files > 0 && with_blocks * 19 <= found.files {
             return Self { unknown: true, ..Self::default() };

@@ -6,42 +6,63 @@
 //! that the index is frozen.
 //!
 //! ```text
-//! 0   magic "MONSAVE1"      8
-//! 8   format version        4     zero 4
-//! 16  length of the index   8
-//! 24  length of the buckets 8
-//! 32  XXH3-64 of all other bytes   8
-//! 40  zero to 64
-//! 64  index, buckets
+//! 0     magic "MONSAVE1"      8
+//! 8     format version        4     zero 4
+//! 16    length of the index   8
+//! 24    length of the table   8
+//! 32    checksum              8
+//! 40    zero to 4096
+//! 4096  index, zero to a multiple of 4096, table
 //! ```
+//!
+//! The checksum is the XXH3-64 of the first 4096 bytes without the checksum itself, of the sums of
+//! all blocks, 8 bytes each, and of the zeros behind the index. The sum of a block is the XXH3-64
+//! of its bytes. Blocks are those that threads fill ([`BLOCK_BYTES`]) of the two files into which
+//! the index and the table are read; the table begins [`TABLE_OFF`] bytes into its file. Pages of
+//! the saved file are thus pages of those files, so that a disk can write to them.
 
 use super::Built;
-use super::saved_pieces::SavedPieces;
+use super::saved_blocks::{Room, SavedBlocks, Wanted};
 use crate::held_dir::HeldDir;
 use crate::parts_of::in_parts;
-use crate::shm::{TableFile, Unfinished};
+use crate::shm::{BLOCK_BYTES, FilledBytes, TableFile, Unfinished};
 use monarch_abi::index::Index;
-use monarch_abi::state::Bucket;
+use monarch_abi::state::{Bucket, TABLE_OFF};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const MAGIC: [u8; 8] = *b"MONSAVE1";
-const VERSION: u32 = 1;
-const HEADER: usize = 64;
+const VERSION: u32 = 2;
+/// Bytes before the index: a page, as parts of the file are read into pages.
+const HEADER: usize = 4096;
+const _: () = assert!(TABLE_OFF.is_multiple_of(HEADER) && BLOCK_BYTES.is_multiple_of(HEADER));
 /// Offset of the checksum.
 const SUM: usize = 32;
 const SENSELESS: &str = "its index does not make sense";
 
-/// The checksum of the header, except for the checksum itself, and of what follows.
-fn checksum(header: &[u8; HEADER], rest: &[&[u8]]) -> u64 {
+/// The zeros behind an index of this length.
+fn padding(index: u64) -> usize {
+    (index.next_multiple_of(HEADER as u64) - index) as usize
+}
+
+/// The sums of the blocks of bytes that begin `skipped` bytes into their file.
+fn block_sums(bytes: &[u8], skipped: usize) -> impl Iterator<Item = u64> {
+    let (first, others) = bytes.split_at(bytes.len().min(BLOCK_BYTES - skipped));
+    std::iter::once(first).chain(others.chunks(BLOCK_BYTES)).map(xxh3_64)
+}
+
+/// The checksum of a file, of the sums of its blocks.
+fn checksum(header: &[u8; HEADER], sums: impl IntoIterator<Item = u64>, padding: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&header[..SUM]);
     hash.update(&header[SUM + 8..]);
-    rest.iter().for_each(|part| hash.update(part));
+    sums.into_iter().for_each(|sum| hash.update(&sum.to_le_bytes()));
+    hash.update(padding);
     hash.digest()
 }
 
@@ -80,7 +101,8 @@ pub enum SavedError {
 #[derive(Debug)]
 pub struct SavedIndex {
     index: memmap2::MmapMut,
-    buckets: Vec<u8>,
+    /// With the bytes that come before it in its file.
+    table: memmap2::MmapMut,
 }
 
 impl SavedIndex {
@@ -92,7 +114,7 @@ impl SavedIndex {
     /// The bytes of the buckets.
     #[must_use]
     pub fn buckets(&self) -> &[u8] {
-        &self.buckets
+        self.table.get(TABLE_OFF..).unwrap_or_default()
     }
 }
 
@@ -102,7 +124,7 @@ pub struct Loaded {
     /// The file of the index, which has no name yet.
     pub file: Unfinished,
     /// Its bytes.
-    pub index: memmap2::Mmap,
+    pub index: FilledBytes,
     /// The lookup table, in the file that processes will map.
     pub table: TableFile,
 }
@@ -122,12 +144,15 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     header[8..12].copy_from_slice(&VERSION.to_le_bytes());
     header[16..24].copy_from_slice(&(built.index.len() as u64).to_le_bytes());
     header[24..SUM].copy_from_slice(&(built.buckets.len() as u64).to_le_bytes());
-    let sum = checksum(&header, &[&built.index, &built.buckets]);
+    let zeros = &[0; HEADER][..padding(built.index.len() as u64)];
+    let sums = block_sums(&built.index, 0).chain(block_sums(&built.buckets, TABLE_OFF));
+    let sum = checksum(&header, sums, zeros);
     header[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
     let write = || {
         let mut f = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&tmp)?;
         f.write_all(&header)?;
         f.write_all(&built.index)?;
+        f.write_all(zeros)?;
         f.write_all(&built.buckets)?;
         f.sync_all()?;
         std::fs::rename(&tmp, path)
@@ -146,19 +171,15 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
 pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
     let saved = Saved::open(path)?;
-    let mut index = memmap2::MmapMut::map_anon(saved.index as usize).map_err(io)?;
-    let mut buckets = Vec::new();
-    buckets.try_reserve_exact(saved.buckets as usize).map_err(|e| io(std::io::Error::other(e)))?;
-    let of_index = saved.index;
-    saved.read(|bytes, at| {
-        match index.get_mut(at as usize..).and_then(|rest| rest.get_mut(..bytes.len())) {
-            Some(to) if at < of_index => to.copy_from_slice(bytes),
-            _ => buckets.extend_from_slice(bytes),
-        }
-        Ok(())
-    })?;
+    let memory = |len: u64| {
+        let len = usize::try_from(len).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        memmap2::MmapMut::map_anon(len)
+    };
+    let mut index = memory(saved.index).map_err(io)?;
+    let mut table = memory(TABLE_OFF as u64 + saved.buckets).map_err(io)?;
+    saved.read(index.chunks_mut(BLOCK_BYTES), table.chunks_mut(BLOCK_BYTES))?;
     saved.makes_sense(&index)?;
-    Ok(SavedIndex { index, buckets })
+    Ok(SavedIndex { index, table })
 }
 
 /// Reads a saved index into files of a private directory, and verifies the checksum of the bytes
@@ -171,17 +192,13 @@ pub fn load_within(path: &Path, dir: &Arc<HeldDir>) -> Result<Loaded, SavedError
     let io = |source| SavedError::Io { path: path.to_owned(), source };
     let saved = Saved::open(path)?;
     saved.is_ours()?;
-    let file = Unfinished::empty(dir).map_err(io)?;
-    let table = TableFile::within(dir, saved.buckets).map_err(io)?;
-    let of_index = saved.index;
-    saved.read(|bytes, at| match at.checked_sub(of_index) {
-        None => file.write(bytes, at),
-        Some(at) => table.write(bytes, at),
-    })?;
-    file.allocate(saved.index).map_err(io)?;
-    let index = file.map().map_err(io)?;
+    let file = |len: u64| Unfinished::empty(dir).and_then(|file| file.map_to_fill(len)).map_err(io);
+    let mut index = file(saved.index)?;
+    let mut table = file(TABLE_OFF as u64 + saved.buckets)?;
+    saved.read(index.blocks(), table.blocks())?;
+    let (file, index) = index.filled().map_err(io)?;
     saved.makes_sense(&index)?;
-    Ok(Loaded { file, index, table })
+    Ok(Loaded { file, index, table: TableFile::of(table).map_err(io)? })
 }
 
 /// An open saved index whose header was read.
@@ -206,19 +223,26 @@ impl<'a> Saved<'a> {
             return Err(bad("this is not a saved index"));
         }
         let mut head = [0; HEADER];
-        (&file).read_exact(&mut head).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => bad("the file is too short"),
-            _ => io(e),
-        })?;
-        let u64_at = |at: usize| head[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let mut read = |part: Range<usize>| {
+            (&file).read_exact(&mut head[part]).map_err(|e| match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => bad("the file is too short"),
+                _ => io(e),
+            })
+        };
+        // (Those of earlier versions were shorter.)
+        read(0..16)?;
+        let rest = read(16..HEADER);
         if head[..8] != MAGIC {
             return Err(bad("this is not a saved index"));
         }
+        let u64_at = |at: usize| head[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         if u64_at(8) as u32 != VERSION {
             return Err(bad("it was written by another version of Monarch"));
         }
+        rest?;
         let (index, buckets) = (u64_at(16), u64_at(24));
-        if index.checked_add(buckets).and_then(|n| n.checked_add(HEADER as u64)) != Some(meta.len()) {
+        let len = index.checked_next_multiple_of(HEADER as u64).and_then(|n| n.checked_add(buckets));
+        if len.and_then(|n| n.checked_add(HEADER as u64)) != Some(meta.len()) {
             return Err(bad("the file was cut short"));
         }
         if index == 0 {
@@ -251,26 +275,33 @@ impl<'a> Saved<'a> {
         }
     }
 
-    /// Calls `put` with the bytes of index and buckets, piece by piece and in order, and with their
-    /// offset among both; no piece has bytes of both. The checksum covers the bytes that were read.
+    /// Reads index and table into the blocks of their files, and verifies the checksum of the bytes
+    /// that were read.
     ///
     /// # Errors
-    /// [`SavedError::Format`] if it is another one; what the kernel or `put` said.
-    fn read(&self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<(), SavedError> {
+    /// [`SavedError::Format`] if it is another one; what the kernel or a room said.
+    fn read<'r, R: Room<'r>>(
+        &self,
+        index: impl IntoIterator<Item = R>,
+        table: impl IntoIterator<Item = R>,
+    ) -> Result<(), SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
-        let mut hash = Xxh3::new();
-        hash.update(&self.head[..SUM]);
-        hash.update(&self.head[SUM + 8..]);
-        let of_index = self.index;
-        let pieces = SavedPieces::new(&self.file, HEADER as u64, HEADER as u64 + self.index + self.buckets);
-        let hash = pieces.read(hash, |bytes, at| {
-            let (first, second) = bytes.split_at(of_index.saturating_sub(at).min(bytes.len() as u64) as usize);
-            if !first.is_empty() {
-                put(first, at)?;
+        let index_end = HEADER as u64 + self.index;
+        let mut zeros = vec![0; padding(self.index)];
+        self.file.read_exact_at(&mut zeros, index_end).map_err(io)?;
+        let wanted = |(n, room): (usize, R), start: u64, skipped: usize| -> Wanted<R> {
+            match n {
+                0 => (start, skipped, room),
+                _ => (start + (n * BLOCK_BYTES - skipped) as u64, 0, room),
             }
-            if second.is_empty() { Ok(()) } else { put(second, at + first.len() as u64) }
-        });
-        if self.head[SUM..].first_chunk().map(|b| u64::from_le_bytes(*b)) != Some(hash.map_err(io)?.digest()) {
+        };
+        let of_index = index.into_iter().enumerate().map(|room| wanted(room, HEADER as u64, 0));
+        let table_start = index_end + zeros.len() as u64;
+        let of_table = table.into_iter().enumerate().map(|room| wanted(room, table_start, TABLE_OFF));
+        let blocks = SavedBlocks::of(&self.file, table_start + self.buckets);
+        let sums = blocks.read(of_index.chain(of_table).collect()).map_err(io)?;
+        let found = checksum(&self.head, sums, &zeros);
+        if self.head[SUM..].first_chunk().map(|b| u64::from_le_bytes(*b)) != Some(found) {
             return Err(SavedError::Format { path: self.path.to_owned(), why: "its checksum does not match" });
         }
         Ok(())

@@ -5,7 +5,9 @@
 //! Recognised by what the directories of package managers are called and hold, elsewhere by the
 //! names of the files: [`Software::of`].
 
+use crate::parts_of::Cut;
 use monarch_abi::index::{Dir, Index, Record};
+use std::ops::Range;
 
 /// Entries by which a directory and all below it is software: environments and installations.
 const MARKERS: [&[u8]; 3] = [b"pyvenv.cfg", b"conda-meta", b"os.py"];
@@ -42,30 +44,37 @@ impl Software {
     /// * the files of any other directory half of whose files have names of code.
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
-        let mut found = Self::default();
-        let (mut at, mut behind) = (0, 0);
-        while let Some(dir) = index.dir_at(at) {
-            at += 1;
+        Self::with(index, Cut::for_machine())
+    }
+
+    pub(super) fn with(index: &Index<'_>, cut: Cut) -> Self {
+        let mut ranges = Vec::new();
+        let mut behind = 0;
+        for found in cut.each(index.len(), |part| findings(index, index.dirs_of(part).1)).into_iter().flatten() {
             // A part of a tree that is software as a whole.
-            if dir.id < behind {
+            if found.dir < behind {
                 continue;
             }
-            if is_software(index, dir) {
-                behind = dir.end;
-                found.add(index, (dir.id, dir.end));
-            } else if has_code(index, dir) {
-                let own = index.children(dir, 0).filter(|(_, r)| r.is_file()).map(|(id, _)| id);
-                own.for_each(|id| found.add(index, (id, id + 1)));
+            if found.is_whole() {
+                behind = found.range.1;
             }
+            ranges.push(found.range);
         }
         // A directory's own files stand before and behind those of its subdirectories.
-        found.ranges.sort_unstable();
-        found.ranges.dedup_by(|next, before| {
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
             let joins = next.0 <= before.1;
             before.1 = if joins { before.1.max(next.1) } else { before.1 };
             joins
         });
-        found
+        let none = Self { ranges, ..Self::default() };
+        let counts = cut.each(index.len(), |part| none.count(index, part));
+        counts.into_iter().fold(none.clone(), |all, (files, bytes, libraries)| Self {
+            files: all.files + files,
+            bytes: all.bytes.saturating_add(bytes),
+            libraries: all.libraries + libraries,
+            ..all
+        })
     }
 
     /// Whether a file of that index is one of them.
@@ -75,40 +84,96 @@ impl Software {
         self.ranges[..behind].last().is_some_and(|&(_, end)| id < end)
     }
 
-    fn add(&mut self, index: &Index<'_>, range: (u32, u32)) {
-        for r in (range.0..range.1).filter_map(|id| index.record(id)).filter(|r| r.is_file()) {
-            self.files += 1;
+    /// The files among the entries of a part: their number, bytes, and how many are libraries.
+    fn count(&self, index: &Index<'_>, part: Range<u32>) -> (u64, u64, u64) {
+        let first = self.ranges.partition_point(|&(_, end)| end <= part.start);
+        let here = self.ranges[first..].iter().take_while(|&&(from, _)| from < part.end);
+        let ids = here.map(|&(from, end)| from.max(part.start)..end.min(part.end));
+        let files = ids.flat_map(|ids| index.records_of(ids)).filter(|r| r.is_file());
+        files.fold((0, 0, 0), |(files, bytes, libraries), r| {
+            let is_library = u64::from(index.name(r).is_some_and(is_library));
             // (Sparse files may have up to 2^63 bytes each.)
-            self.bytes = self.bytes.saturating_add(r.size);
-            self.libraries += u64::from(index.name(r).is_some_and(is_library));
+            (files + 1, u64::saturating_add(bytes, r.size), libraries + is_library)
+        })
+    }
+}
+
+/// Software, and the directory by which it is.
+#[derive(Clone, Copy, Debug)]
+struct Finding {
+    /// The id of the directory.
+    dir: u32,
+    /// The ids of what is software, first and behind the last: the directory with all below it, or
+    /// files of its own that follow each other.
+    range: (u32, u32),
+}
+
+impl Finding {
+    const fn is_whole(&self) -> bool {
+        self.dir == self.range.0
+    }
+}
+
+/// What is software by one of these directories, or would be if a directory above were not.
+fn findings(index: &Index<'_>, dirs: &[Dir]) -> Vec<Finding> {
+    let (mut found, mut behind) = (Vec::<Finding>::new(), 0);
+    let mut suffixes = Suffixes::default();
+    for dir in dirs {
+        if dir.id < behind {
+            continue;
         }
-        match self.ranges.last_mut() {
-            Some(last) if last.1 == range.0 => last.1 = range.1,
-            _ => self.ranges.push(range),
+        if is_software(index, dir) {
+            behind = dir.end;
+            found.push(Finding { dir: dir.id, range: (dir.id, dir.end) });
+        } else if suffixes.has_code(index, dir) {
+            for id in index.children(dir, 0).filter(|(_, r)| r.is_file()).map(|(id, _)| id) {
+                match found.last_mut().filter(|last| last.dir == dir.id && last.range.1 == id) {
+                    Some(last) => last.range.1 = id + 1,
+                    None => found.push(Finding { dir: dir.id, range: (id, id + 1) }),
+                }
+            }
         }
     }
+    found
 }
 
 /// Whether a directory is software with all below it.
-fn is_software(index: &Index<'_>, dir: &Dir) -> bool {
+pub(super) fn is_software(index: &Index<'_>, dir: &Dir) -> bool {
     let name = |r: &Record| index.name(r).unwrap_or_default();
+    // (Lengths first: names lie apart from records.)
+    let is_marker = |r: &Record| MARKERS.iter().any(|m| m.len() == usize::from(r.name_len) && name(r) == *m);
     index.record(dir.id).is_some_and(|r| DIRECTORIES.contains(&name(r)))
-        || index.children(dir, 0).any(|(_, r)| MARKERS.contains(&name(r)))
+        || index.children(dir, 0).any(|(_, r)| is_marker(r))
 }
 
-/// Whether half of the files of a directory have names of code.
-fn has_code(index: &Index<'_>, dir: &Dir) -> bool {
-    let (mut files, mut code) = (0, 0);
-    for (_, r) in index.children(dir, 0).filter(|(_, r)| r.is_file()) {
-        files += 1;
-        code += u32::from(index.name(r).is_some_and(is_code));
+/// Tells names of code. Most files of a directory have the same suffix: the answer for the last one
+/// is kept.
+#[derive(Debug, Default)]
+pub(super) struct Suffixes<'a> {
+    last: &'a [u8],
+    is_code: bool,
+}
+
+impl<'a> Suffixes<'a> {
+    /// Whether half of the files of a directory have names of code.
+    pub(super) fn has_code(&mut self, index: &Index<'a>, dir: &Dir) -> bool {
+        let (mut files, mut code) = (0, 0);
+        for (_, r) in index.children(dir, 0).filter(|(_, r)| r.is_file()) {
+            files += 1;
+            code += u32::from(index.name(r).is_some_and(|name| self.is_code(name)));
+        }
+        files >= MIN_NAMED && code * 2 >= files
     }
-    files >= MIN_NAMED && code * 2 >= files
-}
 
-/// Whether a file has a name of code.
-fn is_code(name: &[u8]) -> bool {
-    suffix(name).is_some_and(|suffix| SUFFIXES.iter().any(|code| code.eq_ignore_ascii_case(suffix)))
+    /// Whether a file has a name of code.
+    fn is_code(&mut self, name: &'a [u8]) -> bool {
+        let Some(suffix) = suffix(name) else { return false };
+        if suffix != self.last {
+            self.last = suffix;
+            self.is_code = SUFFIXES.iter().any(|code| code.eq_ignore_ascii_case(suffix));
+        }
+        self.is_code
+    }
 }
 
 /// Whether a file has the name of a shared library.
@@ -209,11 +274,12 @@ mod tests {
 
     #[test]
     fn names_of_code_are_told_from_others() {
+        let mut suffixes = Suffixes::default();
         for code in ["a.py", "a.PY", "libm.so.6", "x.cpython-311-x86_64-linux-gnu.so", "a.tar.c"] {
-            assert!(is_code(code.as_bytes()), "{code}");
+            assert!(suffixes.is_code(code.as_bytes()), "{code}");
         }
         for other in ["py", ".py", "a.jpg", "1.5", "so.1", "a.", "", "..", "data.c.bin"] {
-            assert!(!is_code(other.as_bytes()), "{other}");
+            assert!(!suffixes.is_code(other.as_bytes()), "{other}");
         }
     }
 }

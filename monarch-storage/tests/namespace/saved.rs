@@ -1,8 +1,10 @@
 //! Saved index files: a saved index loads unchanged; anything else is an error, never a panic.
 
-use crate::common::{Indexed, built, cases};
-use monarch_storage::index::{Built, SavedError, load, save};
+use crate::common::{Indexed, built, cases, held};
+use monarch_storage::index::{Built, SavedError, Tree, build, load, load_within, save};
+use monarch_storage::shm::BLOCK_BYTES;
 use proptest::prelude::*;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -44,6 +46,31 @@ fn a_saved_index_loads_unchanged() {
     assert!(back.index() == s.built.index && back.buckets() == s.built.buckets);
     let leftovers = std::fs::read_dir(s.path.parent().expect("parent")).expect("list").flatten();
     assert_eq!(leftovers.filter(|e| e.file_name().to_string_lossy().contains(".tmp")).count(), 0);
+}
+
+/// An index of several blocks, each of which has a sum of its own.
+#[test]
+fn a_large_index_is_read_into_the_files_that_processes_map_and_damage_anywhere_is_noticed() {
+    let built = build(Tree::synthetic(900, 1000), 42, [7; 16]);
+    assert!(built.index.len() > BLOCK_BYTES + 8192);
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = dir.path().join("saved");
+    save(&built, &path).expect("save");
+    let loaded = load_within(&path, &held(dir.path())).expect("load");
+    assert!(*loaded.index == *built.index && loaded.table.bytes() == built.buckets);
+    drop(loaded);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("list").count(), 1, "what was not used is gone");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let len = file.metadata().expect("metadata").len();
+    for at in [4096, BLOCK_BYTES as u64, BLOCK_BYTES as u64 + 4096, len - built.buckets.len() as u64, len - 1] {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("read");
+        file.write_all_at(&[byte[0] ^ 1], at).expect("write");
+        let why = load_within(&path, &held(dir.path())).expect_err("damaged").to_string();
+        assert!(why.contains("its checksum does not match"), "byte {at}: {why}");
+        file.write_all_at(&byte, at).expect("write");
+    }
+    load_within(&path, &held(dir.path())).expect("whole again");
 }
 
 #[test]

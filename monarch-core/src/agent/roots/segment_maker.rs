@@ -135,11 +135,6 @@ impl SegmentMaker {
                 self.shared.withdraw(&path);
             }
         })?;
-        let others: Vec<_> = self.list.lock().iter().map(|r| r.path.clone()).collect();
-        let links_out = LinksOut::of(&segment.index, &path, &others);
-        if let Some(r) = self.list.lock().get_mut(scan.root) {
-            r.links_out = links_out;
-        }
         let root = ServedRoot { path: path.clone(), seed: segment.index.header.seed };
         for tier in self.tiering.shared.cx.tiers.iter().filter(|t| t.options.stays) {
             tier.note_root(root.clone());
@@ -158,6 +153,7 @@ impl SegmentMaker {
             self.shared.offer(&self.list, scan.root, &live);
         }
         self.tiering.residency.transient.note_transient(decoded.into_iter());
+        self.note_links_out(scan.root, &segment, &path);
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the tiering engine knew of it.
@@ -174,6 +170,15 @@ impl SegmentMaker {
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
             adopted, helped, seconds = started.elapsed().as_secs_f64(), "root ready");
         Ok(number)
+    }
+
+    /// Notes the links that lead out of a root, for reports.
+    fn note_links_out(&self, root: usize, segment: &Segment<'static>, path: &Path) {
+        let others: Vec<_> = self.list.lock().iter().map(|r| r.path.clone()).collect();
+        let links_out = LinksOut::of(&segment.index, path, &others);
+        if let Some(r) = self.list.lock().get_mut(root) {
+            r.links_out = links_out;
+        }
     }
 
     /// Notes how long the PFS takes to answer, for readers that decide before a file was opened.

@@ -9,7 +9,7 @@ use crate::tiering::core::segments::Segments;
 use crate::tiering::core::shared::Shared;
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
-use monarch_abi::word::State;
+use monarch_abi::word::{State, Word};
 use monarch_policies::{Event, FileKey, Hints, Policy};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -104,11 +104,9 @@ impl PolicyHandle {
     pub(crate) fn report_residents(&self, number: usize) {
         let keeps_none = ["first_epoch", "static"].contains(&self.name());
         let Some(live) = self.segments.segment(number).filter(|_| !keeps_none) else { return };
-        for entry in live.segment.files() {
-            let word = entry.word();
-            if word.state() == State::Resident || word.packed_in().is_some() {
-                self.resync_policy(file_key(number, entry.id));
-            }
+        let has_copy = |word: Word| word.state() == State::Resident || word.packed_in().is_some();
+        for entry in live.segment.files_that(has_copy) {
+            self.resync_policy(file_key(number, entry.id));
         }
     }
 
