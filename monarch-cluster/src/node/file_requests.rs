@@ -129,8 +129,7 @@ impl FileRequests {
             self.relays.failed(asking.piece(), asker);
             return (None, Some(asking));
         }
-        let can_relay = |node| self.pool.view().is_up(node);
-        let relay = self.relays.turn(&asking, can_relay, || self.is_source(&here).then(|| here.has(&range))).await;
+        let relay = self.relays.turn(&asking, || self.is_source(&here).then(|| here.has(&range))).await;
         let view = self.pool.view();
         let Some(member) = relay.and_then(|relay| view.get(relay)) else { return (None, Some(asking)) };
         let asked = Asked { from: Some(asker), hops: request.hops, keeps: request.keeps, busy: false };

@@ -2,20 +2,27 @@
 //! it, and where the next asker gets it.
 //!
 //! A piece is what one request asks for. Its first asker gets it from here. Others wait for their
-//! turn: each node that has the piece sends it to two more at most, so that the nodes form a tree
-//! in which each link carries the file about once. Rules:
+//! turn: a node that has the piece sends it on, so that the nodes form a tree in which each link
+//! carries the file about once. All turns of a file are decided together, whenever a link has room
+//! ([`Moment::has_room`]). Rules:
 //!
 //! * a node is named as a relay only once it has said that it has the piece: no relay waits, so
 //!   that no circle of nodes can wait for each other;
-//! * of several askers, the first goes first, after those that got no piece yet, and those with
-//!   slow links last; of several relays, the one with the fewest askers so far;
-//! * a relay sends as many pieces at a time as its link carries, and an asker gets one more: the
-//!   nodes behind wait for the end of each ([`TransferTime`]);
+//! * of the askers, the one goes first to which the fewest pieces are on their way, then the one
+//!   that has got the fewest, so that different pieces spread from different nodes; those with slow
+//!   links go last;
+//! * of its pieces that a link with room can bring, one that hardly any node has yet, so that none
+//!   stays where it is the only one, else the first of the file; of several relays, the one with
+//!   the fewest askers so far;
+//! * a relay sends as many pieces at a time as its link carries ([`TransferTime`]): the nodes
+//!   behind wait for the end of each. Where that is one, the next one is named when it is about to
+//!   end;
 //! * when a piece has got no further for a few times the usual time of a transfer, any relay may
 //!   send it again, or this node sends it once more;
 //! * an asker that a relay failed gets the piece from here, and the relay is not named for the file
 //!   for [`BAR_PERIOD`].
 
+use super::relay_links::{Load, Moment, Readers};
 use super::request_limits::piece_starts;
 use super::transfer_time::TransferTime;
 use monarch_storage::sharing::FileRef;
@@ -23,12 +30,12 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Most askers of one piece that a relay is named to, unless the piece is stuck.
-const MAX_CHILDREN: u8 = 2;
 /// Most pieces that this node gets from the PFS for askers at a time, and most for one of them: one
 /// with a slow link does not take them all.
 const MAX_FETCHED: usize = 16;
 const MAX_FETCHED_EACH: usize = 4;
+/// From so many nodes on that have a piece or are getting it, it is no rarer than others.
+const MAX_SPREAD: usize = 4;
 /// How long a node that has a piece is named for it.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// How long a node that did not send a piece is not named for others of its file.
@@ -37,9 +44,6 @@ const BAR_PERIOD: Duration = Duration::from_secs(10);
 const MAX_PIECES: usize = 4096;
 /// Most askers of a piece that are remembered.
 const MAX_ASKERS: usize = 256;
-/// A node whose transfers take more than this multiple of the median of all nodes gets its pieces
-/// last.
-const SLOW_FACTOR: u32 = 3;
 
 /// A piece of a large file: the file, and the offset of the piece's first byte.
 pub(super) type Piece = (FileRef, u64);
@@ -57,12 +61,9 @@ pub(super) enum Turn {
     Here,
     /// From that node.
     Relay(u16),
-    /// It is decided when another node has the piece, at this time at the latest.
+    /// It is decided later: the table says when ([`RelayTable::decided`]), or it has to be asked
+    /// again at this time.
     Wait(Instant),
-    /// It is decided when a node has fewer transfers under way, at this time at the latest.
-    Busy(Instant),
-    /// The same of the asker itself.
-    Full(Instant),
 }
 
 /// What an asker wants.
@@ -76,22 +77,16 @@ pub(super) struct Wanted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It waits for its turn, which it asked for at this time.
-    Waits {
-        seen: Instant,
-    },
+    /// Its request waits for its turn.
+    Waits { bytes: u64, is_at_hand: bool },
     /// Its request is being answered from here: the piece may have yet to come from the PFS.
     Prepares,
     /// It gets the piece, from here or a relay.
-    Gets {
-        relay: Option<u16>,
-        since: Instant,
-    },
+    Gets { relay: Option<u16>, since: Instant },
     /// It has got the piece, and readers do not find it yet: the rest of its chunk is to come.
     Got,
-    Has {
-        since: Instant,
-    },
+    /// It has the piece.
+    Has { since: Instant },
 }
 
 /// A node that asked for a piece.
@@ -99,8 +94,8 @@ enum State {
 struct Asker {
     node: u16,
     state: State,
-    /// Askers that were sent to it.
-    children: u8,
+    /// Whether its turn has come and its request has not heard of it.
+    is_unheard: bool,
 }
 
 #[derive(Debug)]
@@ -110,27 +105,38 @@ struct Askers {
     moved: Instant,
 }
 
-/// What a node does for the others that read a file, and how fast it gets its own pieces.
-#[derive(Debug, Default)]
-struct Load {
-    /// Askers that were sent to it.
-    relayed: u64,
-    barred_until: Option<Instant>,
-    /// When the transfers from it that are under way began, by asker and piece.
-    active: Vec<(u16, u64, Instant)>,
-    /// When the transfers to it that are under way began, by piece.
-    coming: Vec<(u64, Instant)>,
-    /// Time of the transfers to it.
-    time: TransferTime,
+impl Askers {
+    fn find(&mut self, node: u16) -> Option<&mut Asker> {
+        self.askers.iter_mut().find(|a| a.node == node)
+    }
+
+    /// Whether the piece is on its way to an asker, and gets on.
+    fn is_under_way(&self, at: &Moment) -> bool {
+        if self.askers.iter().any(|a| a.state == State::Prepares) {
+            return true;
+        }
+        at.is_recent(self.moved) && self.askers.iter().any(|a| matches!(a.state, State::Gets { .. } | State::Got))
+    }
+
+    /// Nodes that have the piece or are getting it.
+    fn spread(&self) -> usize {
+        self.askers.iter().filter(|a| !matches!(a.state, State::Waits { .. })).count()
+    }
+
+    /// Bytes of the piece, if an asker waits for it.
+    fn wanted_bytes(&self) -> Option<u64> {
+        self.askers.iter().find_map(|a| if let State::Waits { bytes, .. } = a.state { Some(bytes) } else { None })
+    }
 }
 
-#[derive(Debug, Default)]
-struct OfFile {
-    nodes: HashMap<u16, Load>,
-    /// The median of the times of transfers to them.
-    usual: Option<Duration>,
-    /// Pieces in the table.
-    pieces: usize,
+/// A turn that has come.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    piece: Piece,
+    asker: u16,
+    /// The node that sends it; `None`: this one.
+    relay: Option<u16>,
+    is_at_hand: bool,
 }
 
 /// The askers of this node's large files. Bounded in memory: 4,096 pieces.
@@ -139,116 +145,21 @@ pub(super) struct RelayTable {
     pieces: HashMap<Piece, Askers>,
     /// Pieces by the time of their first asker.
     order: VecDeque<Piece>,
-    files: HashMap<FileRef, OfFile>,
+    files: HashMap<FileRef, Readers>,
     /// Pieces that are to be sent from here and are not being sent yet, with their askers, and
     /// whether they were at hand.
     preparing: HashMap<(Piece, u16), bool>,
     /// Those that are being sent.
     sending: HashMap<(Piece, u16), Instant>,
+    /// Requests whose turn has come since the last look.
+    decided: Vec<(Piece, u16)>,
     /// Time of all transfers.
     time: TransferTime,
 }
 
-/// What is common to the decisions of one moment.
-#[derive(Clone, Copy)]
-struct Moment {
-    now: Instant,
-    stall: Duration,
-    /// Transfers that a link carries at a time.
-    at_a_time: usize,
-    usual: Option<Duration>,
-}
-
-impl Moment {
-    /// Transfers that count; those that are stuck do not.
-    fn count(&self, since: impl Iterator<Item = Instant>) -> usize {
-        since.filter(|since| self.now.saturating_duration_since(*since) < self.stall).count()
-    }
-}
-
-impl Load {
-    fn can_send(&self, at: &Moment) -> bool {
-        at.count(self.active.iter().map(|(_, _, since)| *since)) < at.at_a_time
-    }
-
-    /// Whether it can get one more piece: one more than a link carries comes at a time.
-    fn can_get(&self, at: &Moment) -> bool {
-        at.count(self.coming.iter().map(|(_, since)| *since)) <= at.at_a_time
-    }
-
-    /// Notes that a piece is not on its way to it, and forgets those that are stuck.
-    fn ends(&mut self, start: u64, at: &Moment) {
-        self.coming.retain(|(of, since)| *of != start && at.now.saturating_duration_since(*since) < at.stall);
-    }
-
-    fn is_slow(&self, at: &Moment) -> bool {
-        self.time.usual().zip(at.usual).is_some_and(|(its, usual)| its > usual * SLOW_FACTOR)
-    }
-
-    fn is_barred(&self, at: &Moment) -> bool {
-        self.barred_until.is_some_and(|until| at.now < until)
-    }
-}
-
-impl OfFile {
-    fn note_usual(&mut self) {
-        let mut times: Vec<Duration> = self.nodes.values().filter_map(|l| l.time.usual()).collect();
-        let middle = times.len() / 2;
-        self.usual = (middle < times.len()).then(|| *times.select_nth_unstable(middle).1);
-    }
-}
-
-/// Nodes that could send a piece on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Relay {
-    /// There are none.
-    None,
-    /// All have enough to send.
-    Busy,
-    /// That asker is named next.
-    Free(usize),
-}
-
-impl Askers {
-    /// The asker that is named next as a relay, of those that have the piece and `may_send` it.
-    fn relay(&self, nodes: &HashMap<u16, Load>, at: &Moment, may_send: impl Fn(&Asker) -> bool) -> Relay {
-        let load = |a: &Asker| nodes.get(&a.node);
-        let is_relay = |a: &Asker| {
-            matches!(a.state, State::Has { .. }) && !load(a).is_some_and(|l| l.is_barred(at)) && may_send(a)
-        };
-        let is_free = |a: &Asker| load(a).is_none_or(|l| l.can_send(at));
-        let relays = self.askers.iter().enumerate().filter(|(_, a)| is_relay(a));
-        let best = relays.min_by_key(|(_, a)| (!is_free(a), a.children, load(a).map_or(0, |l| l.relayed)));
-        match best {
-            None => Relay::None,
-            Some((place, a)) if is_free(a) => Relay::Free(place),
-            Some(_) => Relay::Busy,
-        }
-    }
-
-    /// The asker whose turn is next, of those that asked a moment ago.
-    fn next(&self, nodes: &HashMap<u16, Load>, at: &Moment) -> Option<usize> {
-        let is_waiting = |a: &Asker| matches!(a.state, State::Waits { seen } if at.count([seen].into_iter()) > 0);
-        // Those of which no time is known go first: a slow one has to be found.
-        let rank = |a: &Asker| nodes.get(&a.node).map_or((false, false), |l| (l.is_slow(at), l.time.usual().is_some()));
-        let is_free = |a: &Asker| nodes.get(&a.node).is_none_or(|l| l.can_get(at));
-        let waiting = self.askers.iter().enumerate().filter(|(_, a)| is_waiting(a) && is_free(a));
-        waiting.min_by_key(|(place, a)| (rank(a), *place)).map(|(place, _)| place)
-    }
-
-    /// Whether the piece is on its way to an asker, and gets on.
-    fn is_under_way(&self, at: &Moment) -> bool {
-        if self.askers.iter().any(|a| a.state == State::Prepares) {
-            return true;
-        }
-        let is_moving = at.now.saturating_duration_since(self.moved) < at.stall;
-        is_moving && self.askers.iter().any(|a| matches!(a.state, State::Gets { .. } | State::Got))
-    }
-}
-
 impl RelayTable {
-    /// Where `asker` gets a piece. Called again when the table has changed, or at the time that the
-    /// answer names. `can_relay` says whether a node can be named.
+    /// Where `asker` gets a piece. Called again when its turn was [decided](Self::decided), or at
+    /// the time that the answer names. `can_relay` says whether a node can be named.
     pub(super) fn turn(
         &mut self,
         Wanted { piece, bytes, is_at_hand }: Wanted,
@@ -256,79 +167,140 @@ impl RelayTable {
         now: Instant,
         can_relay: impl Fn(u16) -> bool,
     ) -> Turn {
-        let (stall, at_a_time) = (self.time.stall(), self.time.pieces_at_a_time(bytes));
-        let usual = self.files.get(&piece.0).and_then(|of| of.usual);
-        let at = Moment { now, stall, at_a_time, usual };
-        let (ready, fetched): (Vec<_>, Vec<_>) = self.preparing.iter().partition(|(_, at_hand)| **at_hand);
-        let its = |(of, _): &(&(Piece, u16), &bool)| of.1 == asker;
-        let can_prepare = match is_at_hand {
-            // Which asker gets a piece is decided late, when it is known which of them wait.
-            true => ready.len() + at.count(self.sending.values().copied()) < at_a_time,
-            false => fetched.len() < MAX_FETCHED && fetched.iter().filter(|one| its(one)).count() < MAX_FETCHED_EACH,
-        };
-        let (of, nodes) = self.admit(piece, now);
-        of.askers.retain(|a| !matches!(a.state, State::Has { since } if now.duration_since(since) > MAX_AGE));
-        let known = of.askers.iter().position(|a| a.node == asker);
-        if known.is_none() && of.askers.len() >= MAX_ASKERS {
+        let (at, state) = (self.moment(&piece.0, now), State::Waits { bytes, is_at_hand });
+        self.admit(piece, now);
+        let (Some(of), Some(readers)) = (self.pieces.get_mut(&piece), self.files.get_mut(&piece.0)) else {
             return Turn::Here;
-        }
-        let place = known.unwrap_or_else(|| {
-            of.askers.push(Asker { node: asker, state: State::Waits { seen: now }, children: 0 });
-            of.askers.len() - 1
-        });
-        // One that asks again has lost its copy.
-        of.askers[place].state = State::Waits { seen: now };
-        if let Some(load) = nodes.get_mut(&asker) {
-            load.ends(piece.1, &at);
-            if !load.can_get(&at) {
-                return Turn::Full(now + stall);
+        };
+        of.askers.retain(|a| !matches!(a.state, State::Has { since } if now.duration_since(since) > MAX_AGE));
+        let is_full = of.askers.len() >= MAX_ASKERS;
+        match of.find(asker) {
+            None if is_full => return Turn::Here,
+            None => of.askers.push(Asker { node: asker, state, is_unheard: false }),
+            Some(a) if a.is_unheard => {
+                // It was to come from the PFS, and has come meanwhile: this is decided anew.
+                if is_at_hand && self.preparing.get(&(piece, asker)) == Some(&false) {
+                    self.preparing.remove(&(piece, asker));
+                    (a.state, a.is_unheard) = (state, false);
+                }
+            }
+            // One that asks again has lost its copy.
+            Some(a) => {
+                if let State::Gets { relay, .. } = std::mem::replace(&mut a.state, state) {
+                    readers.free_links(relay, asker, piece.1);
+                }
             }
         }
-        let relay =
-            |children: u8| of.relay(nodes, &at, |a| a.node != asker && a.children < children && can_relay(a.node));
-        let (mut found, is_under_way) = (relay(MAX_CHILDREN), of.is_under_way(&at));
-        if found == Relay::None && !is_under_way {
-            found = relay(u8::MAX);
+        readers.waiting.insert(piece.1);
+        self.decide(&piece.0, now, can_relay);
+        let Some(a) = self.pieces.get_mut(&piece).and_then(|of| of.find(asker)) else { return Turn::Here };
+        match a.state {
+            State::Waits { .. } => return Turn::Wait(now + at.stall),
+            _ => a.is_unheard = false,
         }
-        let is_next = of.next(nodes, &at) == Some(place);
-        let relay = match found {
-            Relay::Busy => return Turn::Busy(now + stall),
-            Relay::None if is_under_way => return Turn::Wait(now + stall),
-            _ if !is_next => return Turn::Wait(now + stall),
-            Relay::None if !can_prepare => return Turn::Busy(now + stall),
-            Relay::None => None,
-            Relay::Free(relay) => Some(relay),
-        };
+        if let State::Gets { relay: Some(relay), .. } = a.state { Turn::Relay(relay) } else { Turn::Here }
+    }
+
+    /// Requests whose turn has come since the last call.
+    pub(super) fn decided(&mut self) -> Vec<(Piece, u16)> {
+        std::mem::take(&mut self.decided)
+    }
+
+    /// How long after it began a transfer is about to end, so that the next one may be decided;
+    /// `None` where several go at a time.
+    pub(super) fn ending(&self, bytes: u64) -> Option<Duration> {
+        self.time.ending().filter(|_| self.time.pieces_at_a_time(bytes) == 1)
+    }
+
+    fn moment(&self, file: &FileRef, now: Instant) -> Moment {
+        let usual = self.files.get(file).and_then(|of| of.usual);
+        Moment { now, stall: self.time.stall(), ending: self.time.ending().unwrap_or(Duration::MAX), usual }
+    }
+
+    /// Gives pieces of a file out as far as links have room.
+    pub(super) fn decide(&mut self, file: &FileRef, now: Instant, can_relay: impl Fn(u16) -> bool) {
+        while let Some(grant) = self.best(file, now, &can_relay) {
+            self.grant(grant, now);
+        }
+    }
+
+    /// The turn that comes next, if a link has room.
+    fn best(&mut self, file: &FileRef, now: Instant, can_relay: impl Fn(u16) -> bool) -> Option<Grant> {
+        let at = self.moment(file, now);
+        let (readers, pieces) = (self.files.get_mut(file)?, &self.pieces);
+        let wanted = |start: &u64| pieces.get(&(*file, *start)).and_then(Askers::wanted_bytes);
+        readers.waiting.retain(|start| wanted(start).is_some());
+        let nodes = &readers.nodes;
+        let (ready, fetched): (Vec<_>, Vec<_>) = self.preparing.iter().partition(|(_, at_hand)| **at_hand);
+        let of_asker = |all: &[(&(Piece, u16), _)], node| all.iter().filter(|(of, _)| of.1 == node).count();
+        let sending = ready.iter().map(|_| now).chain(self.sending.values().copied());
+        let mut best = None;
+        for (start, bytes) in readers.waiting.iter().filter_map(|start| Some((*start, wanted(start)?))) {
+            let at_a_time = self.time.pieces_at_a_time(bytes);
+            let Some(of) = pieces.get(&(*file, start)) else { continue };
+            let can_send = match of.relay(nodes, &at, at_a_time, &can_relay) {
+                Relay::Busy => continue,
+                Relay::None if of.is_under_way(&at) => continue,
+                Relay::None => None,
+                Relay::Free(relay) => Some(relay),
+            };
+            let spread = of.spread().min(MAX_SPREAD);
+            for a in &of.askers {
+                let State::Waits { is_at_hand, .. } = a.state else { continue };
+                let (prepared, ahead) = (of_asker(&ready, a.node), of_asker(&fetched, a.node));
+                let load = nodes.get(&a.node);
+                let can_get = load.map_or(prepared == 0, |l| l.can_get(&at, at_a_time, prepared));
+                // Which asker gets a piece is decided late, when it is known which of them wait.
+                let can_come = match is_at_hand {
+                    _ if can_send.is_some() => true,
+                    true => at.has_room(sending.clone(), at_a_time),
+                    false => fetched.len() < MAX_FETCHED && ahead < MAX_FETCHED_EACH,
+                };
+                if !can_get || !can_come {
+                    continue;
+                }
+                let (is_slow, coming, got) = load.map_or((false, 0, 0), |l| l.rank(&at));
+                let rank = (is_slow, coming + ahead, got, spread, start);
+                if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                    let grant = Grant { piece: (*file, start), asker: a.node, relay: can_send, is_at_hand };
+                    best = Some((rank, grant));
+                }
+            }
+        }
+        best.map(|(_, grant)| grant)
+    }
+
+    fn grant(&mut self, Grant { piece, asker, relay, is_at_hand }: Grant, now: Instant) {
+        let at = self.moment(&piece.0, now);
+        let Some(of) = self.pieces.get_mut(&piece) else { return };
         of.moved = now;
+        let Some(a) = of.find(asker) else { return };
+        a.is_unheard = true;
+        self.decided.push((piece, asker));
         let Some(relay) = relay else {
-            of.askers[place].state = State::Prepares;
+            a.state = State::Prepares;
             self.preparing.insert((piece, asker), is_at_hand);
-            return Turn::Here;
+            return;
         };
-        of.askers[relay].children = of.askers[relay].children.saturating_add(1);
-        let relay = of.askers[relay].node;
-        of.askers[place].state = State::Gets { relay: Some(relay), since: now };
-        nodes.entry(asker).or_default().coming.push((piece.1, now));
-        let load = nodes.entry(relay).or_default();
-        load.relayed += 1;
-        // (Those that are stuck do not count any more.)
-        load.active.retain(|(_, _, since)| now.saturating_duration_since(*since) < stall);
-        load.active.push((asker, piece.1, now));
-        Turn::Relay(relay)
+        a.state = State::Gets { relay: Some(relay), since: now };
+        let readers = self.files.entry(piece.0).or_default();
+        readers.load(asker).gets(piece.1, &at);
+        readers.load(relay).sends(asker, piece.1, &at);
     }
 
     /// Notes that a piece goes out from here to `asker`.
     pub(super) fn begins(&mut self, piece: Piece, asker: u16, now: Instant) {
         self.preparing.remove(&(piece, asker));
+        let at = self.moment(&piece.0, now);
         let Some(of) = self.pieces.get_mut(&piece) else { return };
         self.sending.insert((piece, asker), now);
         of.moved = now;
-        if let Some(a) = of.askers.iter_mut().find(|a| a.node == asker) {
-            a.state = State::Gets { relay: None, since: now };
-            let load = self.files.entry(piece.0).or_default().nodes.entry(asker).or_default();
-            load.coming.retain(|(start, _)| *start != piece.1);
-            load.coming.push((piece.1, now));
+        let Some(a) = of.find(asker) else { return };
+        let readers = self.files.entry(piece.0).or_default();
+        if let State::Gets { relay, .. } = std::mem::replace(&mut a.state, State::Gets { relay: None, since: now }) {
+            readers.free_links(relay, asker, piece.1);
         }
+        readers.load(asker).gets(piece.1, &at);
     }
 
     /// Notes that a piece has gone out from here to `asker`, or does not any more.
@@ -339,20 +311,20 @@ impl RelayTable {
     /// Notes that a node has got a piece, which readers there may not find yet.
     pub(super) fn arrived(&mut self, piece: Piece, node: u16, now: Instant) {
         self.sending.remove(&(piece, node));
-        let (file, start) = piece;
-        let Some(of_file) = self.files.get_mut(&file) else { return };
-        let askers = self.pieces.get_mut(&piece).map(|of| of.askers.iter_mut());
-        let Some(a) = askers.and_then(|mut askers| askers.find(|a| a.node == node)) else { return };
+        let Some(readers) = self.files.get_mut(&piece.0) else { return };
+        let Some(a) = self.pieces.get_mut(&piece).and_then(|of| of.find(node)) else { return };
         let State::Gets { since, relay } = a.state else { return };
         a.state = State::Got;
-        let relay = relay.and_then(|relay| of_file.nodes.get_mut(&relay));
-        relay.into_iter().for_each(|l| l.active.retain(|(to, at, _)| (*to, *at) != (node, start)));
         let took = now.saturating_duration_since(since);
-        let load = of_file.nodes.entry(node).or_default();
-        load.coming.retain(|(at, _)| *at != start);
-        load.time.note(took);
         self.time.note(took);
-        of_file.note_usual();
+        readers.free_links(relay, node, piece.1);
+        readers.has_got(node, piece.1, took);
+        // The one that was named when this one was about to end goes out by now.
+        let Some((to, start)) = relay.and_then(|relay| readers.begins_last(relay, now)) else { return };
+        let next = self.pieces.get_mut(&(piece.0, start)).and_then(|of| of.find(to));
+        if let Some(State::Gets { since, .. }) = next.map(|a| &mut a.state) {
+            *since = now;
+        }
     }
 
     /// Notes that a node has all pieces that begin in a part of a file.
@@ -360,8 +332,8 @@ impl RelayTable {
         for start in piece_starts(part) {
             self.arrived((*file, start), node, now);
             let Some(of) = self.pieces.get_mut(&(*file, start)) else { continue };
-            let Some(a) = of.askers.iter_mut().find(|a| a.node == node) else { continue };
-            a.state = State::Has { since: now };
+            let Some(a) = of.find(node) else { continue };
+            (a.state, a.is_unheard) = (State::Has { since: now }, false);
             of.moved = now;
         }
     }
@@ -370,16 +342,15 @@ impl RelayTable {
     /// from here.
     pub(super) fn failed(&mut self, piece: Piece, asker: u16, now: Instant) {
         let Some(of) = self.pieces.get_mut(&piece) else { return };
-        let Some(entry) = of.askers.iter_mut().find(|a| a.node == asker) else { return };
+        let Some(entry) = of.find(asker) else { return };
+        entry.is_unheard = false;
         let before = std::mem::replace(&mut entry.state, State::Prepares);
         self.preparing.insert((piece, asker), true);
         let State::Gets { relay: Some(relay), .. } = before else { return };
         of.askers.retain(|a| a.node != relay);
-        let nodes = &mut self.files.entry(piece.0).or_default().nodes;
-        nodes.entry(asker).or_default().coming.retain(|(at, _)| *at != piece.1);
-        let load = nodes.entry(relay).or_default();
-        load.active.retain(|(to, at, _)| (*to, *at) != (asker, piece.1));
-        load.barred_until = Some(now + BAR_PERIOD);
+        let readers = self.files.entry(piece.0).or_default();
+        readers.free_links(Some(relay), asker, piece.1);
+        readers.load(relay).barred_until = Some(now + BAR_PERIOD);
     }
 
     /// Notes that a request of `asker` has ended; unless it gets the piece, it does not count any
@@ -387,9 +358,13 @@ impl RelayTable {
     pub(super) fn leaves(&mut self, piece: Piece, asker: u16) -> bool {
         self.preparing.remove(&(piece, asker));
         let Some(of) = self.pieces.get_mut(&piece) else { return false };
-        let before = of.askers.len();
-        of.askers.retain(|a| a.node != asker || !matches!(a.state, State::Waits { .. } | State::Prepares));
-        of.askers.len() < before
+        let is_to_go =
+            |a: &Asker| a.node == asker && (a.is_unheard || matches!(a.state, State::Waits { .. } | State::Prepares));
+        let Some(place) = of.askers.iter().position(is_to_go) else { return false };
+        if let State::Gets { relay, .. } = of.askers.remove(place).state {
+            self.files.entry(piece.0).or_default().free_links(relay, asker, piece.1);
+        }
+        true
     }
 
     /// Forgets an index that is not served any more.
@@ -401,17 +376,17 @@ impl RelayTable {
         self.sending.retain(|((file, _), _), _| file.index != *index);
     }
 
-    /// The askers of a piece, and the loads of its file's readers.
-    fn admit(&mut self, piece: Piece, now: Instant) -> (&mut Askers, &mut HashMap<u16, Load>) {
-        if !self.pieces.contains_key(&piece) {
-            self.files.entry(piece.0).or_default().pieces += 1;
-            self.order.push_back(piece);
-            while self.order.len() > MAX_PIECES {
-                self.forget_oldest();
-            }
+    /// Adds a piece.
+    fn admit(&mut self, piece: Piece, now: Instant) {
+        if self.pieces.contains_key(&piece) {
+            return;
         }
-        let of = self.pieces.entry(piece).or_insert_with(|| Askers { askers: Vec::new(), moved: now });
-        (of, &mut self.files.entry(piece.0).or_default().nodes)
+        self.pieces.insert(piece, Askers { askers: Vec::new(), moved: now });
+        self.files.entry(piece.0).or_default().pieces += 1;
+        self.order.push_back(piece);
+        while self.order.len() > MAX_PIECES {
+            self.forget_oldest();
+        }
     }
 
     fn forget_oldest(&mut self) {
@@ -424,6 +399,41 @@ impl RelayTable {
             if of.pieces == 0 {
                 self.files.remove(&oldest.0);
             }
+        }
+    }
+}
+
+/// Nodes that could send a piece on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relay {
+    /// There are none.
+    None,
+    /// All have enough to send.
+    Busy,
+    /// That node is named next.
+    Free(u16),
+}
+
+impl Askers {
+    /// The node that is named next as a relay, of those that have the piece.
+    fn relay(
+        &self,
+        nodes: &HashMap<u16, Load>,
+        at: &Moment,
+        at_a_time: usize,
+        can_relay: impl Fn(u16) -> bool,
+    ) -> Relay {
+        let load = |a: &Asker| nodes.get(&a.node);
+        let is_relay = |a: &&Asker| {
+            let is_holder = matches!(a.state, State::Has { since } if at.now.duration_since(since) <= MAX_AGE);
+            is_holder && !load(a).is_some_and(|l| l.is_barred(at)) && can_relay(a.node)
+        };
+        let is_free = |a: &Asker| load(a).is_none_or(|l| l.can_send(at, at_a_time));
+        let relays = self.askers.iter().filter(is_relay);
+        match relays.min_by_key(|a| (!is_free(a), load(a).map_or(0, |l| l.relayed))) {
+            None => Relay::None,
+            Some(a) if is_free(a) => Relay::Free(a.node),
+            Some(_) => Relay::Busy,
         }
     }
 }

@@ -55,10 +55,10 @@ impl Tables {
         let election = Arc::<Election>::default();
         Self {
             owners: Arc::new(OwnerBalance::new(pool.clone(), store.clone())),
+            relays: Arc::new(Relays::new(pool.clone())),
             pool,
             traffic,
             sums: Arc::default(),
-            relays: Arc::default(),
             receipts: Arc::default(),
             news: Arc::default(),
             reports: Arc::default(),

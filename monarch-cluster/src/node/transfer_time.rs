@@ -53,6 +53,11 @@ impl TransferTime {
         self.smoothed
     }
 
+    /// Time after which a transfer is about to end, once the usual time is known.
+    pub(super) fn ending(&self) -> Option<Duration> {
+        self.smoothed.map(|time| time * 7 / 8)
+    }
+
     /// Time after which a transfer is stuck.
     pub(super) fn stall(&self) -> Duration {
         self.smoothed.map_or(FIRST_STALL, |time| (time * STALL_FACTOR).clamp(MIN_STALL, MAX_STALL))
