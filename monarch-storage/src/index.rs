@@ -8,6 +8,7 @@
 mod absent;
 mod ages;
 mod build;
+mod directory;
 mod environments;
 mod files;
 mod links_out;
@@ -31,6 +32,7 @@ pub use crate::sys::now_ns;
 pub use absent::{decider_words, folds_case};
 pub use ages::{Ages, Near};
 pub use build::{BuildError, Built, build, build_into, try_build};
+pub use directory::Directory;
 pub use files::each_file;
 pub use links_out::{LinksOut, OF_THE_SYSTEM};
 pub use listed::{
