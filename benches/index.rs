@@ -5,6 +5,10 @@
 //! `--file FILE` measures with a saved index, `--save FILE ROOT PATHS` makes one of a root that is
 //! not there, to start jobs with.
 //!
+//! `--distributed NODES PATHS` measures what one of several nodes holds of directories that no
+//! index holds (`index.distributed`): private memory, time to make a message of a directory and to
+//! take it in, and to find an entry.
+//!
 //! Prints for each number: time to build, memory at its peak beside the tree's, bytes per path
 //! without its name, time to save, time until a saved index is usable (read, checksum,
 //! shared-memory files filled and mapped) and what an agent looks for in it was found (`looked
@@ -16,7 +20,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_abi::segment::Segment;
-use monarch_storage::index::{self, Tree};
+use monarch_storage::index::{self, Directory, Tree};
 use monarch_storage::shm;
 use rustix::time::ClockId;
 use std::path::{Path, PathBuf};
@@ -203,6 +207,44 @@ fn measure_saved(saved_file: &Path, dir: &Path, is_cold: bool) -> std::io::Resul
 
 /// Name of the state file of a segment.
 const STATE: [u8; 16] = [1; 16];
+/// What one of `nodes` nodes holds of `paths` names in directories that no index holds.
+fn measure_distributed(nodes: u32, paths: u32) {
+    let dirs = paths / PER_DIR / nodes;
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        status.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+    };
+    let before = resident();
+    let start = processor_time();
+    let held: Vec<Directory> = (0..dirs).map(|n| Directory::synthetic(n, PER_DIR)).collect();
+    let made = processor_time() - start;
+    let (memory, names) = (resident() - before, u64::from(dirs) * u64::from(PER_DIR));
+    let counted: usize = held.iter().map(Directory::held_bytes).sum();
+    let few = &held[..held.len().min(1000)];
+    let start = processor_time();
+    let messages: Vec<Vec<u8>> = few.iter().map(|dir| dir.encode(|_| false)).collect();
+    let encode = (processor_time() - start) / few.len().max(1) as u32;
+    let start = processor_time();
+    let taken: Vec<Directory> = messages.iter().filter_map(|message| Directory::decode(message)).collect();
+    let decode = (processor_time() - start) / few.len().max(1) as u32;
+    let start = processor_time();
+    let mut found = 0;
+    for (n, dir) in (0..).zip(&taken) {
+        found += u32::from(dir.attributes(format!("n{n:08}_{:08}", n % PER_DIR).as_bytes()).is_some());
+    }
+    let find = (processor_time() - start) / found.max(1);
+    println!(
+        "{paths} paths on {nodes} nodes: a node holds {dirs} directories of {PER_DIR} in {:.3} GiB ({:.1} B each with names of 18, \
+         counted as {:.1}), made in {:.2} s; message of a directory {} B, made in {encode:.0?}, taken in in {decode:.0?}; an entry \
+         found in {find:.0?}",
+        memory as f64 / GIB,
+        memory as f64 / names.max(1) as f64,
+        counted as f64 / names.max(1) as f64,
+        made.as_secs_f64(),
+        messages.first().map_or(0, Vec::len),
+    );
+}
+
 /// Files of a directory.
 const PER_DIR: u32 = 1280;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -227,6 +269,13 @@ fn main() -> std::io::Result<()> {
                 let tree = Tree::synthetic(paths / PER_DIR, PER_DIR).of_root(Path::new(&root));
                 let built = index::try_build(tree, 42, [7; 16]).map_err(std::io::Error::other)?;
                 return index::save(&built, Path::new(&file)).map_err(std::io::Error::other);
+            }
+            "--distributed" => {
+                let numbers = (args.next().map(|n| n.parse()), args.next().map(|n| n.parse()));
+                if let (Some(Ok(nodes)), Some(Ok(paths))) = numbers {
+                    measure_distributed(nodes, paths);
+                }
+                return Ok(());
             }
             "--load" => {
                 let (Some(saved), Some(dir)) = (args.next(), args.next()) else { return Ok(()) };

@@ -62,6 +62,8 @@ mod manners;
 mod metrics;
 #[path = "e2e/never_slower.rs"]
 mod never_slower;
+#[path = "e2e/on_demand.rs"]
+mod on_demand;
 #[path = "e2e/outputs.rs"]
 mod outputs;
 #[path = "e2e/outputs_commands.rs"]

@@ -4,6 +4,7 @@ use super::input::Input;
 use super::sample::{held, scratch};
 use super::walk;
 use monarch_abi::index::{INDEX_MAGIC, IndexHeader};
+use monarch_abi::names::{Head, LISTING_HEAD_LEN, item};
 use monarch_abi::state::Bucket;
 use monarch_core::cluster::directory::fileset;
 use monarch_core::cluster::discovery::{MAX_NAMES, parse_hostlist, parse_nodes};
@@ -11,7 +12,7 @@ use monarch_core::cluster::http::{ByteRange, auth, head, path};
 use monarch_core::cluster::index_image::{pack, unpack};
 use monarch_core::cluster::membership::is_message;
 use monarch_core::cluster::node::{decode_corruption_reports, encode_corruption_reports, is_welcome};
-use monarch_core::index::{decode_listings, decode_paths, encode_listings, encode_paths};
+use monarch_core::index::{Directory, decode_listings, decode_paths, encode_listings, encode_paths};
 use monarch_core::shm::IndexBytes;
 use std::mem::offset_of;
 
@@ -139,9 +140,28 @@ pub(crate) fn response(bytes: &[u8]) {
     }
 }
 
-/// Directories that another node has read, and the names of those that it is to read.
+/// Directories that another node has read, the names of those that it is to read, and what is
+/// answered from such a directory.
 pub(crate) fn listings(bytes: &[u8]) {
     let input = Input(bytes);
+    if let Some(directory) = Directory::decode(input.0) {
+        assert!(Directory::decode(&directory.encode(|_| false)).is_some_and(|again| again.len() == directory.len()));
+        let listing = directory.listing().unwrap_or_default();
+        let (mut at, mut seen) = (LISTING_HEAD_LEN, 0);
+        while let Some((entry, next)) = item(&listing, at) {
+            let _ = directory.attributes(entry.name);
+            (at, seen) = (next, seen + 1);
+        }
+        assert!(listing.is_empty() || (at == listing.len() && seen == directory.len()));
+    }
+    let mut at = 0;
+    while let Some((entry, next)) = item(input.0, at) {
+        assert!(next > at && next <= input.0.len() && !entry.name.is_empty());
+        at = next;
+    }
+    if let Some(head) = input.0.first_chunk().and_then(|head| Head::of(*head)) {
+        assert_eq!(head.to_bytes().and_then(Head::of), Some(head));
+    }
     if let Some(listings) = decode_listings(input.0) {
         let again = decode_listings(&encode_listings(&listings)).expect("what was sent arrives");
         assert!(again.iter().map(Option::is_some).eq(listings.iter().map(Option::is_some)));

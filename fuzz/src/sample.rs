@@ -27,6 +27,7 @@ pub(crate) const CHECKS: Checks = Checks {
     loaded: false,
     other_ctimes: false,
     absent: NAMES,
+    on_demand: true,
 };
 
 /// Bytes of the files that processes map.

@@ -14,6 +14,12 @@ const MAX_NAME_BYTES: usize = 128;
 const HIDDEN: [&[u8]; 9] =
     [b".snapshot", b".snapshots", b".snap", b".zfs", b".lustre", b".fscrypt", b".glusterfs", b".beegfs", b"lost+found"];
 
+/// Whether file systems may answer a name without listing it.
+#[must_use]
+pub fn is_hidden(name: &[u8]) -> bool {
+    HIDDEN.contains(&name)
+}
+
 /// Whether the listing of `dir` may decide that it has no entry called `name`.
 #[must_use]
 #[inline(never)]
@@ -23,7 +29,7 @@ pub(crate) fn may_decide(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entr
         && segment.state.deciders.word(dir.record.aux as usize) != KERNEL
         && dir.word().state() != State::Bypass
         && name.len() <= MAX_NAME_BYTES
-        && !HIDDEN.contains(&name)
+        && !is_hidden(name)
         && may_search(ctl, segment, dir)
 }
 

@@ -22,6 +22,7 @@
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
 //! | [`early`] | changes made before there is an index |
 //! | [`foreign_changes`] | reports of changes by processes that cannot open the control block |
+//! | [`marks`], [`names`] | directories that the index does not hold: what changed there, questions about them |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`outputs`] | what a job writes below output roots: staging directories, journal, overlay |
 //! | [`raw_calls`] | marks in the system calls of a job whose changing calls are caught |
@@ -41,7 +42,7 @@ pub mod accesses;
 pub mod bitmap;
 pub mod chunks;
 pub mod control;
-mod deciding;
+pub mod deciding;
 pub mod demand;
 pub mod early;
 pub mod foreign_changes;
@@ -50,7 +51,9 @@ pub mod hash;
 pub mod hint;
 pub mod index;
 pub mod mapping;
+pub mod marks;
 pub mod mem;
+pub mod names;
 pub mod outputs;
 pub mod raw_calls;
 pub mod resolve;
@@ -65,7 +68,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 13;
+pub const LAYOUT: u32 = 14;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths

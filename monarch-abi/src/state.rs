@@ -11,6 +11,7 @@ use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
 use crate::guard::{Guard, Guards};
 use crate::index::Index;
+use crate::marks::{self, Marks};
 use crate::mem::Map;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -27,7 +28,7 @@ pub const SLOTS: usize = 4;
 /// it.
 pub const MAX_PROBES: usize = 4096;
 
-/// Header of a state file. Fields: 25, because this is the byte map of that header.
+/// Header of a state file. Fields: 26, because this is the byte map of that header.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct StateHeader {
@@ -84,8 +85,11 @@ pub struct StateHeader {
     pub deciders_ms: AtomicU32,
     /// Not zero: a process has begun to compare such directories.
     pub listings_asked: AtomicU32,
+    /// Offset of the marks of changes in directories that the index does not hold
+    /// ([`crate::marks`]); 0: nothing is asked about these.
+    pub marks_off: u64,
 }
-const _: () = assert!(size_of::<StateHeader>() == 184);
+const _: () = assert!(size_of::<StateHeader>() == 192);
 // (The plain fields are written before the file is published.)
 crate::mem::pod!(StateHeader);
 
@@ -135,7 +139,7 @@ pub const fn home_bucket(fp44: u64, buckets: u64) -> u64 {
 /// appeared.
 pub const OPENING: u32 = 2;
 
-/// Where the parts of a state file lie.
+/// Where the parts of a state file lie. Fields: 13, because this is the byte map of its parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Demand bitmap.
@@ -160,12 +164,14 @@ pub struct Layout {
     pub pieces: u64,
     /// Words of directories; 0 where there are none.
     pub deciders: u64,
+    /// Marks of changes; 0 where there are none.
+    pub marks: u64,
     /// Length of the file.
     pub len: u64,
 }
 
 /// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of
-/// bitmaps together, with these arrays, and with words for `deciders` directories.
+/// bitmaps together, with these arrays, with words for `deciders` directories, and with marks.
 #[must_use]
 pub const fn layout_of(
     entries: u64,
@@ -174,6 +180,7 @@ pub const fn layout_of(
     chunk_words: u64,
     guards: Guards,
     deciders: u64,
+    has_marks: bool,
 ) -> Layout {
     let bits = TABLE_OFF as u64 + buckets * 64;
     let words = entries.div_ceil(64);
@@ -187,7 +194,9 @@ pub const fn layout_of(
     let sums = (checked + if guards.checked { entries * 4 } else { 0 }).next_multiple_of(64);
     let pieces = sums + if guards.sums { entries * 8 } else { 0 };
     let deciders_off = (pieces + if guards.sums { entries * 4 } else { 0 }).next_multiple_of(64);
-    let len = (deciders_off + deciders * 4).next_multiple_of(4096);
+    let marks_off = (deciders_off + deciders * 4).next_multiple_of(64);
+    let len = (marks_off + if has_marks { marks::BYTES } else { 0 }).next_multiple_of(4096);
+    let marks = if has_marks { marks_off } else { 0 };
     let deciders = if deciders > 0 { deciders_off } else { 0 };
     let checked = if guards.checked { checked } else { 0 };
     let (sums, pieces) = if guards.sums { (sums, pieces) } else { (0, 0) };
@@ -203,6 +212,7 @@ pub const fn layout_of(
         sums,
         pieces,
         deciders,
+        marks,
         len,
     }
 }
@@ -222,6 +232,8 @@ pub struct StateMap<'a> {
     pub guard: Guard<'a>,
     /// What decides about names that the index lacks.
     pub deciders: Deciders<'a>,
+    /// What the job has changed in directories that the index does not hold.
+    pub marks: Marks<'a>,
 }
 
 impl<'a> StateMap<'a> {
@@ -265,6 +277,7 @@ impl<'a> StateMap<'a> {
                 words: map.array(h.deciders_off as usize, if h.deciders_off == 0 { 0 } else { index.dirs().len() })?,
                 interval_ms: &h.deciders_ms,
             },
+            marks: Marks::new(map.array(h.marks_off as usize, if h.marks_off == 0 { 0 } else { 2 * marks::WORDS })?),
         })
     }
 

@@ -20,6 +20,7 @@
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
 //! | [`shared_scan`] | directories that nodes read for the one that scans |
+//! | [`name_holders`] | directories that the index does not hold |
 //! | [`output_order`] | questions about the order of what jobs write |
 //! | [`announcements`], [`holdings`] | what nodes inform each other of; what this one holds |
 //! | [`news`], [`outbox`], [`announcer`] | what other nodes are still to be informed of |
@@ -53,6 +54,7 @@ mod listener;
 mod local_copy;
 mod log_limit;
 mod missing_indexes;
+mod name_holders;
 mod name_lookup;
 mod news;
 mod outbox;
@@ -86,6 +88,7 @@ pub use corruption_reports::{
 };
 pub use index_exchange::Obtained;
 pub use link_probe::{Link, Said};
+pub use name_holders::NameHolders;
 pub use receipts::{Receipt, decode as decode_receipts, encode as encode_receipts};
 pub use setup::{Introduction, NodeError, NodeOptions};
 pub use status::{NodeStatus, PeerStatus};
@@ -138,8 +141,8 @@ const MAX_BATCH_ANSWERS: usize = 8;
 /// Most threads for all other work that blocks.
 const MAX_OTHER_BLOCKING: usize = 64;
 
-/// This node: wires its components, and stands for them towards the agent. Fields: 15, one for each
-/// component that the agent reaches.
+/// This node: wires its components, and stands for them towards the agent. Fields: 16, one for each
+/// component that the agent reaches. Methods: 26, because the agent reaches them through it.
 pub struct Node {
     /// Seed of path hashes.
     seed: u64,
@@ -156,6 +159,7 @@ pub struct Node {
     reporter: Arc<StatusReporter>,
     probe: Arc<LinkProbe>,
     outputs: Arc<OutputOrder>,
+    names: Arc<NameHolders>,
     owners: Arc<OwnerBalance>,
 }
 
@@ -250,6 +254,7 @@ impl Node {
         let scans = Arc::new(SharedScan::new(pool.clone(), tables.election.clone()));
         let announcements = Arc::new(tables.announcements());
         let outputs = Arc::new(OutputOrder::new(pool.clone()));
+        let names = Arc::new(NameHolders::new(pool.clone()));
         let handler = PeerRequestHandler {
             files: Arc::new(tables.file_requests(&copies)),
             exchange: exchange.clone(),
@@ -259,6 +264,7 @@ impl Node {
             reporter: reporter.clone(),
             probe: probe.clone(),
             outputs: outputs.clone(),
+            names: names.clone(),
             pool: pool.clone(),
             store: tables.store.clone(),
             startup: tables.startup.clone(),
@@ -288,6 +294,7 @@ impl Node {
             reporter,
             probe,
             outputs,
+            names,
             owners,
         })
     }
@@ -309,6 +316,12 @@ impl Node {
     /// Connects the node with this node's output roots, which it does not keep alive.
     pub fn connect_outputs(&self, outputs: &Arc<dyn LocalOutputs>) {
         self.outputs.set(outputs);
+    }
+
+    /// Directories that the index does not hold: where they are, and which of them are here.
+    #[must_use]
+    pub const fn names(&self) -> &Arc<NameHolders> {
+        &self.names
     }
 
     /// Starts the threads that inform other nodes, until `stop` is set. [`Node::connect`] comes

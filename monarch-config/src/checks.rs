@@ -20,6 +20,9 @@ pub struct Checks {
     pub other_ctimes: bool,
     /// What is done about names that the index lacks.
     pub absent: AbsentNames,
+    /// Whether directories that the index does not hold are asked for. (A property of the index, as
+    /// well.)
+    pub on_demand: bool,
 }
 
 /// Where listings of the index answer that a name is not there; in the order of the trust in them.
@@ -90,6 +93,7 @@ impl Checks {
             loaded: guard.is_loaded(),
             other_ctimes: guard.has_other_ctimes(),
             absent: AbsentNames::default(),
+            on_demand: segment.state.marks.is_on(),
         }
     }
 

@@ -8,8 +8,8 @@ use super::checks::AbsentRule;
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
 use super::model::{
-    Compression, Consistency, Direct, Discovery, Encryption, Engine, Extent, Follow, JobSecretSource, Libraries,
-    LogLevel, OutputSync, Persist, Policy, RawCalls, Spread, Trust, WorkingSets,
+    Compression, Consistency, Direct, Discovery, Distributed, Encryption, Engine, Extent, Follow, JobSecretSource,
+    Libraries, LogLevel, OutputSync, Persist, Policy, RawCalls, Spread, Trust, WorkingSets,
 };
 use super::suggest::nearest;
 use super::units::Parsed;
@@ -44,6 +44,11 @@ impl Choice for Extent {
 impl Choice for WorkingSets {
     const WHAT: &'static str = "way to treat working sets";
     const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
+}
+
+impl Choice for Distributed {
+    const WHAT: &'static str = "way to treat what the index has no memory for";
+    const WORDS: &'static [(&'static str, Self)] = &[("off", Self::Off), ("auto", Self::Auto)];
 }
 
 impl Choice for Follow {

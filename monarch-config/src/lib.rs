@@ -60,9 +60,10 @@ pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 use layers::Layers;
 pub use model::{
-    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Drain, Encryption, Engine, Extent, Follow,
-    Index, Io, JobSecretSource, Libraries, Log, LogLevel, MAX_BATCH_FILES, Medium, Metrics, OutputRoot, OutputSync,
-    Persist, Placement, Policy, Prefetch, RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait, WorkingSets,
+    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Distributed, Drain, Encryption, Engine,
+    Extent, Follow, Index, Io, JobSecretSource, Libraries, Log, LogLevel, MAX_BATCH_FILES, Medium, Metrics, OutputRoot,
+    OutputSync, Persist, Placement, Policy, Prefetch, RawCalls, Root, Run, Source, Spread, Tier, Trust, Wait,
+    WorkingSets,
 };
 pub use origin::{Origin, Origins};
 pub use probe::memory::MemoryWatch;

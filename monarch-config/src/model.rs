@@ -444,6 +444,19 @@ pub struct Index {
     /// Whether nodes that wait for the index read directories for the node that scans. Default
     /// false.
     pub shared_scan: bool,
+    /// What is done about directories beyond `max_memory`. Default: [`Distributed::Off`].
+    pub distributed: Distributed,
+}
+
+/// What is done about directories that the index has no memory for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distributed {
+    /// They are left to the PFS.
+    #[default]
+    Off,
+    /// Their entries are held by the nodes of the job, each directory by one of them.
+    Auto,
 }
 
 /// How far a saved index is believed.

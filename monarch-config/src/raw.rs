@@ -22,8 +22,8 @@ use super::given::{
     Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Share, Size, SizeOrShare, Time, Toggle,
 };
 use super::model::{
-    Compression, Consistency, Direct, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy, RawCalls, Trust,
-    WorkingSets,
+    Compression, Consistency, Direct, Distributed, Engine, Extent, Follow, Libraries, LogLevel, Persist, Policy,
+    RawCalls, Trust, WorkingSets,
 };
 
 /// Monarch's configuration file. Every value can also be set by an environment variable
@@ -290,6 +290,10 @@ pub(super) struct RawIndex {
     /// nodes, each with up to scan_threads calls at a time (16 at most) and within its own limit of
     /// calls. Default false.
     pub(super) shared_scan: Option<Given<Toggle>>,
+    /// What is done about directories that max_memory does not suffice for: `off` leaves them to
+    /// the PFS; with `auto` the nodes of the job hold their entries, each directory on one node,
+    /// read when a process first needs it, in up to half of max_memory more. Default off.
+    pub(super) distributed: Option<Given<OneOf<Distributed>>>,
 }
 
 /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.

@@ -73,6 +73,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("index.file", &index.file.as_deref().map_or_else(|| "null".to_owned(), quoted));
     page.set("index.scan_threads", &Count::show(&index.scan_threads));
     page.set("index.shared_scan", &index.shared_scan.to_string());
+    page.set("index.distributed", &OneOf::show(&index.distributed));
     page.section("wait");
     page.set("wait.pickup", &Time::show(&wait.pickup));
     page.set("wait.stall", &Time::show(&wait.stall));

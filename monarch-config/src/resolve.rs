@@ -17,8 +17,8 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
-    self, Amount, Cluster, Config, Consistency, Dataset, Direct, Engine, Extent, Follow, Index, Io, Log, LogLevel,
-    Placement, Policy, Prefetch, Source, Trust, Wait, WorkingSets,
+    self, Amount, Cluster, Config, Consistency, Dataset, Direct, Distributed, Engine, Extent, Follow, Index, Io, Log,
+    LogLevel, Placement, Policy, Prefetch, Source, Trust, Wait, WorkingSets,
 };
 use super::paths;
 use super::raw::{
@@ -222,6 +222,7 @@ fn index(cx: &mut Context<'_>, raw: &RawIndex) -> Result<Index, ConfigError> {
         trust: cx.or("index.trust", raw.trust.as_ref(), Trust::Verify)?,
         file: index_file(cx, raw)?,
         scan_threads: cx.within("index.scan_threads", raw.scan_threads.as_ref(), 16, 1..=256)?,
+        distributed: cx.or("index.distributed", raw.distributed.as_ref(), Distributed::default())?,
         shared_scan: cx.or("index.shared_scan", raw.shared_scan.as_ref(), false)?,
     })
 }

@@ -12,6 +12,7 @@
 //! | [`other_agents`] | which other agent of the user on this node has an output root |
 //! | [`report`] | the agent's account of itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
+//! | [`names`] | directories that the index does not hold |
 //! | [`counter_groups`] | where in the control block each job counts |
 //! | [`peer`] | whether the client of a connection sees what the agent sees |
 //! | [`foreign_changes`] | changes by processes of other users |
@@ -33,6 +34,7 @@ pub mod maintenance;
 mod memory_pressure;
 mod metrics_service;
 mod mounts;
+mod names;
 mod other_agents;
 pub mod outputs;
 mod parts;

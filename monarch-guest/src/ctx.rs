@@ -28,7 +28,7 @@ mod segments;
 mod stem;
 mod trust;
 
-pub use files::{agent, hint_file};
+pub use files::{agent, hint_file, runtime_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::{awaits_index, forked, give_up, knows_large, live, may_have_large, sync};

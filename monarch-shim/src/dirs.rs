@@ -5,6 +5,8 @@
 //! no real `DIR` can start with (glibc's begins with a descriptor, which is not negative), so that
 //! the hooks distinguish streams of the shim from real ones without a table.
 
+use crate::dir_entries::{ENTRIES_BYTES, write_entry};
+use crate::fetched_dir::Fetched;
 use crate::outputs::listing::Merged;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -39,6 +41,8 @@ pub enum Stream {
     Listed(Listed),
     /// The listing of the PFS with what is pending below an output root.
     Merged(Merged),
+    /// The listing of a directory that the index does not hold.
+    Fetched(Fetched),
 }
 
 impl Stream {
@@ -47,6 +51,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.read(),
             Self::Merged(s) => s.read(),
+            Self::Fetched(s) => s.read(),
         }
     }
 
@@ -56,6 +61,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.position,
             Self::Merged(s) => s.tell(),
+            Self::Fetched(s) => s.tell(),
         }
     }
 
@@ -64,6 +70,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.position = position.max(0),
             Self::Merged(s) => s.seek(position),
+            Self::Fetched(s) => s.seek(position),
         }
     }
 
@@ -72,6 +79,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.rewind(ctx),
             Self::Merged(s) => s.rewind(),
+            Self::Fetched(s) => s.rewind(ctx),
         }
     }
 
@@ -80,6 +88,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.descriptor(ctx),
             Self::Merged(s) => s.descriptor(),
+            Self::Fetched(s) => s.descriptor(ctx),
         }
     }
 
@@ -88,6 +97,7 @@ impl Stream {
         match self {
             Self::Listed(s) => s.real,
             Self::Merged(_) => core::ptr::null_mut(),
+            Self::Fetched(s) => s.real(),
         }
     }
 }
@@ -95,6 +105,16 @@ impl Stream {
 /// Makes a stream of a merged listing.
 #[must_use]
 pub fn open_merged(merged: Merged) -> Option<*mut Shared> {
+    allocated(Stream::Merged(merged))
+}
+
+/// Makes a stream of a listing that the agent has sent.
+#[must_use]
+pub fn open_fetched(listing: Fetched) -> Option<*mut Shared> {
+    allocated(Stream::Fetched(listing))
+}
+
+fn allocated(stream: Stream) -> Option<*mut Shared> {
     // SAFETY: malloc of the right size; every field is written before use.
     unsafe {
         let s: *mut Shared = libc::malloc(size_of::<Shared>()).cast();
@@ -102,7 +122,7 @@ pub fn open_merged(merged: Merged) -> Option<*mut Shared> {
             return None;
         }
         let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
-        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(Stream::Merged(merged)) });
+        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
         Some(s)
     }
 }
@@ -124,11 +144,6 @@ pub struct Listed {
     entries: *mut u8,
     written: usize,
 }
-
-/// Room for entries. The C library reads as many bytes at a time, and an entry stays as it is until
-/// it reads again: threads that share a stream, and programs that keep entries for a while, rely on
-/// that.
-const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
 #[must_use]
@@ -278,29 +293,9 @@ impl Listed {
             ino = index.header.parent_ino;
         }
         self.position = after;
-        if self.written + size_of::<libc::dirent64>() > ENTRIES_BYTES {
-            self.written = 0;
-        }
-        // SAFETY: as much room is left behind the stream, which `open` has made; lengths of entries
-        // are multiples of eight. Integers, of which any pattern of bits is a value.
-        let e = unsafe {
-            let e: *mut libc::dirent64 = self.entries.add(self.written).cast();
-            e.write_bytes(0, 1);
-            &mut *e
-        };
-        e.d_ino = ino;
-        e.d_off = after;
-        e.d_type = record.d_type();
-        let len = name.len().min(e.d_name.len() - 1);
-        e.d_reclen = (19 + len + 1).next_multiple_of(8) as u16;
-        for (to, from) in e.d_name.iter_mut().zip(name) {
-            *to = *from as _;
-        }
-        if let Some(end) = e.d_name.get_mut(len) {
-            *end = 0;
-        }
-        self.written += usize::from(e.d_reclen);
-        Some(e)
+        let entry = (ino, record.d_type(), name);
+        // SAFETY: as much room lies behind the stream, which `open` has made.
+        Some(unsafe { write_entry(self.entries, &mut self.written, entry, after) })
     }
 
     /// Starts again: if the listing has changed meanwhile, with a real stream that takes over.
@@ -369,6 +364,7 @@ pub unsafe fn close(s: *mut Shared) {
         libc::free(s.cast::<c_void>());
         match stream {
             Stream::Merged(merged) => drop(merged),
+            Stream::Fetched(listing) => drop(listing),
             Stream::Listed(listed) if !listed.real.is_null() => drop(libc::closedir(listed.real)),
             Stream::Listed(listed) if listed.fd >= 0 => monarch_guest::sys::close(listed.fd),
             Stream::Listed(_) => {}

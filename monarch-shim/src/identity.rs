@@ -7,6 +7,7 @@
 use core::sync::atomic::Ordering;
 use monarch_abi::hash::Stamp;
 use monarch_abi::index::{OWNER_KERNEL, Record};
+use monarch_abi::names::Attributes;
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
@@ -152,7 +153,18 @@ const fn split(ns: i64) -> (i64, i64) {
 #[inline]
 #[must_use]
 pub fn fill_stat(ctx: &Ctx, root: usize, segment: &Segment<'_>, r: &Record, out: &mut libc::stat64) -> Option<()> {
-    let (uid, gid) = segment.index.owner(r)?;
+    fill_stat_of(ctx, root, segment.index.owner(r)?, r, out)
+}
+
+/// [`fill_stat`] from what the agent says of a path that the index does not hold.
+#[cold]
+#[must_use]
+pub fn fill_stat_on_demand(ctx: &Ctx, root: usize, of: &Attributes, out: &mut libc::stat64) -> Option<()> {
+    fill_stat_of(ctx, root, (of.uid, of.gid), &of.record, out)
+}
+
+#[inline(always)]
+fn fill_stat_of(ctx: &Ctx, root: usize, (uid, gid): (u32, u32), r: &Record, out: &mut libc::stat64) -> Option<()> {
     let root = ctx.map.ctl.roots.get(root)?;
     out.st_dev = root.dev.load(Ordering::Relaxed);
     out.st_blksize = root.blksize.load(Ordering::Relaxed) as _;
@@ -178,7 +190,7 @@ const INDEXED_FIELDS: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 #[must_use]
 pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::statx) -> Option<()> {
     let r = f.entry.record;
-    let (uid, gid) = f.segment.index.owner(r)?;
+    let owner = f.segment.index.owner(r)?;
     if mask & !INDEXED_FIELDS != 0 {
         return None;
     }
@@ -187,7 +199,31 @@ pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::stat
     } else {
         Some(f.segment.index.btime_ns(f.entry.id)?)
     };
-    let root = ctx.map.ctl.roots.get(f.root)?;
+    fill_statx_of(ctx, f.root, owner, r, btime, out)
+}
+
+/// [`fill_statx`] from what the agent says of a path that the index does not hold.
+#[cold]
+#[must_use]
+pub fn fill_statx_on_demand(ctx: &Ctx, root: usize, of: &Attributes, mask: u32, out: &mut libc::statx) -> Option<()> {
+    let wants_btime = mask & libc::STATX_BTIME != 0;
+    if mask & !INDEXED_FIELDS != 0 || (wants_btime && of.btime_ns == i64::MIN) {
+        return None;
+    }
+    let btime = Some(of.btime_ns).filter(|_| wants_btime);
+    fill_statx_of(ctx, root, (of.uid, of.gid), &of.record, btime, out)
+}
+
+#[inline(always)]
+fn fill_statx_of(
+    ctx: &Ctx,
+    root: usize,
+    (uid, gid): (u32, u32),
+    r: &Record,
+    btime: Option<i64>,
+    out: &mut libc::statx,
+) -> Option<()> {
+    let root = ctx.map.ctl.roots.get(root)?;
     let dev = root.dev.load(Ordering::Relaxed);
     let time = |ns: i64| {
         let (s, n) = split(ns);

@@ -35,6 +35,8 @@
 //! | [`outputs`] | what the job writes below output roots |
 //! | [`walk`](mod@walk) | ftw and nftw, by calls that hooks answer |
 //! | [`dirs`] | virtual directory streams |
+//! | [`fetched_dir`], [`dir_entries`] | listings that the agent has sent; room for the entries of a stream |
+//! | [`on_demand`] | directories that the index does not hold |
 //! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
 //!
@@ -51,9 +53,11 @@ pub mod changes;
 pub mod chunks;
 pub mod descriptor_names;
 pub mod descriptor_path;
+pub mod dir_entries;
 pub mod direct;
 pub mod dirs;
 pub mod fallback;
+pub mod fetched_dir;
 pub mod foreign_changes;
 pub mod gone;
 pub mod hints;
@@ -63,6 +67,7 @@ pub mod large;
 pub mod mapped;
 pub mod next;
 pub mod noproc;
+pub mod on_demand;
 pub mod outputs;
 pub mod own_maps;
 pub mod paths;

@@ -10,6 +10,7 @@ mod ages;
 mod build;
 #[cfg(test)]
 mod cut_tests;
+mod directory;
 mod environments;
 mod files;
 mod links_out;
@@ -33,6 +34,7 @@ pub use crate::sys::now_ns;
 pub use absent::{decider_words, folds_case};
 pub use ages::{Ages, Near};
 pub use build::{BuildError, Built, build, build_into, try_build};
+pub use directory::Directory;
 pub use files::each_file;
 pub use links_out::{LinksOut, OF_THE_SYSTEM};
 pub use listed::{

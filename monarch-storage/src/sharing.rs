@@ -3,7 +3,8 @@
 //!
 //! [`Peers`] is the job's other nodes as the tiering engine sees them. [`LocalStore`] is this
 //! node's store of copies as the cluster sees it. [`OutputPeers`] and [`LocalOutputs`] are the same
-//! for what jobs write. Each side knows these traits alone; the agent wires them.
+//! for what jobs write, and [`LocalNames`] for directories that the index does not hold. Each side
+//! knows these traits alone; the agent wires them.
 
 use crate::engine::{Source, SourceFile};
 use crate::tier::{CopyName, OpenCopy, Sum};
@@ -200,4 +201,12 @@ pub trait OutputPeers: Send + Sync {
 pub trait LocalOutputs: Send + Sync {
     /// Answers a node about an output root; `None`: not now, or not such a question.
     fn answer(&self, from: u64, root: u64, question: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// Directories that this node holds and the index does not, as the other nodes see them.
+pub trait LocalNames: Send + Sync {
+    /// The directory with this path relative to the root of an index, as a message
+    /// ([`crate::index::Directory::encode`]); `None` if it is to be left to the PFS. Blocks while
+    /// the directory is read.
+    fn directory(&self, index: &[u8; 16], rel: &[u8]) -> Option<Vec<u8>>;
 }

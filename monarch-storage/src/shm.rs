@@ -460,7 +460,8 @@ fn write_state(
     };
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let deciders = if checks.absent.rule == AbsentRule::Kernel { 0 } else { u64::from(of.dirs) };
-    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards, deciders);
+    let (entries, large_files) = (u64::from(of.entries), large.files.len() as u64);
+    let at = layout_of(entries, of.buckets, large_files, large.words, guards, deciders, checks.on_demand);
     let new = match buckets {
         Buckets::Bytes(table) => {
             let new = Unfinished::beside(dir, name, at.len)?;
@@ -498,6 +499,7 @@ fn write_state(
         put(offset_of!(StateHeader, flags), &checks.flags().to_le_bytes())?;
         number(offset_of!(StateHeader, deciders_off), at.deciders)?;
         put(offset_of!(StateHeader, deciders_ms), &checks.absent.interval_ms().to_le_bytes())?;
+        number(offset_of!(StateHeader, marks_off), at.marks)?;
         f.write_all_at(large.files.as_flattened(), at.large)?;
         f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)
     };

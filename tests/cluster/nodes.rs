@@ -11,6 +11,8 @@ mod batches;
 mod changes;
 #[path = "nodes/damage.rs"]
 mod damage;
+#[path = "nodes/distributed.rs"]
+mod distributed;
 #[path = "nodes/failures.rs"]
 mod failures;
 #[path = "nodes/large.rs"]

@@ -206,6 +206,11 @@ impl Members {
         self.exception(fp, |s| s == NodeState::Up).unwrap_or_else(|| self.up.first(fp))
     }
 
+    /// The first node in an order that is up, whatever exceptions there are.
+    pub fn first_up(&self, fp: u64) -> u16 {
+        self.up.first(fp)
+    }
+
     /// Whether a node answers for a file now, or would without exceptions: one that comes up
     /// changes the owners, and the exceptions of the new ones are not computed yet.
     pub fn may_answer(&self, node: u16, fp: u64) -> bool {

@@ -204,6 +204,31 @@ impl Announcements {
     }
 }
 
+impl Announcements {
+    /// Takes note of what another node's job has changed in directories that the index does not
+    /// hold.
+    pub(super) fn hear_marks(&self, body: &[u8]) -> Answer {
+        let served = self.store.served();
+        let unknown = std::cell::Cell::new(false);
+        let marks = |uuid: &[u8; 16]| {
+            let known = served.iter().any(|s| s.segment.index.header.uuid == *uuid);
+            unknown.set(unknown.get() || !known);
+            known.then_some(monarch_abi::marks::BITS)
+        };
+        let sets = match fileset::decode(body, marks) {
+            Ok(sets) => sets,
+            Err(e) => return Answer::text(400, &e.to_string()),
+        };
+        for (index, bits) in sets {
+            let segment = served.iter().find(|s| s.segment.index.header.uuid == index);
+            segment.iter().for_each(|s| bits.iter().for_each(|&bit| s.segment.state.marks.hear(bit)));
+        }
+        // Of an index that is about to be served here, too: they are sent once more.
+        let comes = unknown.get() && self.startup.expects_or_adopts_index(Instant::now());
+        Answer::status(if comes { 409 } else { 204 })
+    }
+}
+
 fn address(text: &[u8]) -> Option<SocketAddr> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

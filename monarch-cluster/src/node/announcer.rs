@@ -51,7 +51,9 @@ impl Announcer {
                 before = now;
             }
             if let Some(store) = self.store.get() {
-                self.news.add_changed(poller.poll(&*store, Instant::now()));
+                let polled = poller.poll(&*store, Instant::now());
+                self.news.add_changed(polled.files);
+                outbox.add_marks(&polled.marks, &before);
             }
             self.gather(&mut outbox, &before);
             self.send(&mut outbox, &before);
@@ -129,6 +131,11 @@ fn send_letter(pool: &PeerPool, to: u16, mut letter: Letter) -> Letter {
     letter.changed.encode(&mut body);
     if letter.changed.is_empty() || pool.post(to, "/v1/changed", &body) {
         letter.changed.clear();
+        let mut body = Vec::new();
+        letter.marks.encode(&mut body);
+        if letter.marks.is_empty() || pool.post(to, "/v1/marks", &body) {
+            letter.marks.clear();
+        }
         let mut body = pool.membership().incarnation().to_le_bytes().to_vec();
         letter.held.encode(&mut body);
         if letter.held.is_empty() || pool.post(to, "/v1/held", &body) {

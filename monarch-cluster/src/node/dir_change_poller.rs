@@ -1,5 +1,5 @@
 //! Changes of the job that no process reports to the agent: listings of directories, whole
-//! subtrees.
+//! subtrees, marks in directories that the index does not hold.
 //!
 //! A changed file is a demand to the agent, which informs the other nodes. Directories turn to
 //! Bypass silently; there are few of them, so their words are polled a few times a second.
@@ -19,6 +19,17 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The directories of a segment that are still as they were indexed.
 struct Directories {
     slots: Vec<&'static Slot>,
+    /// Marks that were reported, where the segment has marks.
+    marks: Vec<u64>,
+}
+
+/// What has changed since the last poll.
+#[derive(Debug, Default)]
+pub(super) struct Polled {
+    /// Entries.
+    pub(super) files: Vec<FileRef>,
+    /// Marks, by their numbers.
+    pub(super) marks: Vec<FileRef>,
 }
 
 /// What was reported already, by segment.
@@ -33,7 +44,8 @@ pub(super) struct DirChangePoller {
 impl Directories {
     fn of(segment: &Segment<'static>) -> Self {
         let is_dir = |s: &&'static Slot| segment.index.record(s.id).is_some_and(monarch_abi::index::Record::is_dir);
-        Self { slots: segment.state.all().filter(is_dir).collect() }
+        let marks = if segment.state.marks.is_on() { vec![0; monarch_abi::marks::WORDS] } else { Vec::new() };
+        Self { slots: segment.state.all().filter(is_dir).collect(), marks }
     }
 
     /// Takes those that the job has changed since.
@@ -49,25 +61,31 @@ impl Directories {
 }
 
 impl DirChangePoller {
-    /// The entries that have changed since the last poll; none within [`PERIOD`] of it.
-    pub(super) fn poll(&mut self, store: &dyn LocalStore, now: Instant) -> Vec<FileRef> {
+    /// What has changed since the last poll; nothing within [`PERIOD`] of it.
+    pub(super) fn poll(&mut self, store: &dyn LocalStore, now: Instant) -> Polled {
         if self.last.is_some_and(|t| now.saturating_duration_since(t) < PERIOD) {
-            return Vec::new();
+            return Polled::default();
         }
         self.last = Some(now);
         let served = store.served();
         self.by_segment.retain(|number, _| served.iter().any(|s| s.number == *number));
-        let mut changed = Vec::new();
+        let mut polled = Polled::default();
+        let changed = &mut polled.files;
         for of in &served {
             let directories = self.by_segment.entry(of.number).or_insert_with(|| Directories::of(&of.segment));
             let index = of.segment.index.header.uuid;
             let file = |slot: &'static Slot| FileRef { index, id: slot.id, fp: slot.fp };
             changed.extend(directories.changed().into_iter().map(file));
+            let marked = &mut polled.marks;
+            of.segment
+                .state
+                .marks
+                .take_new(&mut directories.marks, |bit| marked.push(FileRef { index, id: bit, fp: 0 }));
             for (from, end) in self.subtrees(store.control(), of) {
                 changed.extend((from..end).map(|id| FileRef { index, id, fp: 0 }));
             }
         }
-        changed
+        polled
     }
 
     /// Ranges of ids that turned to Bypass as a whole and were not reported yet.

@@ -24,6 +24,8 @@ pub(super) struct Letter {
     pub(super) held: FileSets,
     /// Files that the job on this node has changed.
     pub(super) changed: FileSets,
+    /// What it has changed in directories that no index holds: numbers of marks.
+    pub(super) marks: FileSets,
     /// When it may be sent again.
     pub(super) not_before: Option<Instant>,
 }
@@ -31,7 +33,7 @@ pub(super) struct Letter {
 impl Letter {
     /// Whether there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.changed.is_empty()
+        self.held.is_empty() && self.changed.is_empty() && self.marks.is_empty()
     }
 }
 
@@ -44,6 +46,8 @@ pub(super) struct Outbox {
     letters: HashMap<u16, Letter>,
     /// All that the job has changed.
     changed: FileSets,
+    /// The same of directories that no index holds.
+    marks: FileSets,
     /// Nodes whose letters have had all changes.
     informed: HashSet<u16>,
     /// Nodes that a letter is being sent to, each by a thread of its own.
@@ -70,6 +74,22 @@ impl Outbox {
     /// Forgets that a node has had all changes: it gets them again when it is up.
     pub(super) fn forget_informed(&mut self, node: u16) {
         self.informed.remove(&node);
+    }
+
+    /// Adds new marks to the letters for the nodes that are up. [`Outbox::add_news`] follows: it
+    /// notes which nodes have had all.
+    pub(super) fn add_marks(&mut self, marks: &[FileRef], view: &Members) {
+        marks.iter().for_each(|mark| self.marks.add(*mark));
+        if self.marks.is_empty() {
+            return;
+        }
+        for (node, _) in view.iter().skip(1).filter(|(node, _)| view.is_up(*node)) {
+            let letter = self.letters.entry(node).or_default();
+            match self.informed.contains(&node) {
+                false => letter.marks.merge(self.marks.clone()),
+                true => marks.iter().for_each(|mark| letter.marks.add(*mark)),
+            }
+        }
     }
 
     /// Adds new changes, and complete copies with the node that is to know of each, to the letters
@@ -101,6 +121,7 @@ impl Outbox {
             let again = self.letters.entry(node).or_default();
             again.held.merge(letter.held);
             again.changed.merge(letter.changed);
+            again.marks.merge(letter.marks);
             again.not_before = letter.not_before;
         }
         let is_due = |node: u16, l: &Letter| view.is_up(node) && l.not_before.is_none_or(|t| t <= now);
@@ -165,6 +186,29 @@ mod tests {
         let mut all = FileSets::default();
         all.add_ids([1; 16], [1, 2]);
         assert_eq!((again.len(), &again[0].1.held), (1, &all));
+    }
+
+    #[test]
+    fn marks_go_to_nodes_that_are_up_and_all_of_them_to_one_that_comes_up() {
+        let ((mut view, b, c), mut outbox, now) = (view(), Outbox::default(), Instant::now());
+        let round = |outbox: &mut Outbox, marks: &[FileRef], view: &Members| {
+            outbox.add_marks(marks, view);
+            outbox.add_news(Vec::new(), &[], view);
+            let sent: HashMap<u16, Letter> = outbox.take_due(view, now).into_iter().collect();
+            lock(&outbox.returned()).extend(sent.keys().map(|node| (*node, Letter::default())));
+            sent
+        };
+        let of = |ids: &[u32]| {
+            let mut all = FileSets::default();
+            all.add_ids([1; 16], ids.iter().copied());
+            all
+        };
+        let sent = round(&mut outbox, &[file(1)], &view);
+        assert_eq!((sent.len(), &sent[&b].marks), (1, &of(&[1])));
+        assert!(round(&mut outbox, &[], &view).is_empty(), "they are sent once");
+        view.set(c, NodeState::Up);
+        let sent = round(&mut outbox, &[file(2)], &view);
+        assert_eq!((&sent[&b].marks, &sent[&c].marks), (&of(&[2]), &of(&[1, 2])));
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! | `POST /v1/bid/<root>` | where this node is with the index of a root |
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
 //! | `POST /v1/scan/<root>` | listings of directories, for the node that scans that root |
+//! | `POST /v1/names/<index>` | a directory that the index does not hold, named by its path; 404: it is left to the PFS |
+//! | `POST /v1/marks` | taken note of: what the job has changed in such directories |
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
 //! | `POST /v1/got` | taken note of: pieces of large files that the sender has |
@@ -25,6 +27,7 @@ use super::corruption_reports::{self, CorruptionReports};
 use super::file_requests::{FileRequest, FileRequests};
 use super::index_exchange::IndexExchange;
 use super::link_probe::LinkProbe;
+use super::name_holders::NameHolders;
 use super::output_order::OutputOrder;
 use super::peer_pool::PeerPool;
 use super::receipts;
@@ -50,7 +53,7 @@ const INDEX_POLL_PERIOD: Duration = Duration::from_millis(10);
 const BATCH_PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the answers are made by. It runs on the runtime of the server; work that blocks has threads
-/// of its own there. Fields: 14, one for each component that answers, and what bounds them.
+/// of its own there. Fields: 15, one for each component that answers, and what bounds them.
 pub(super) struct PeerRequestHandler {
     pub(super) files: Arc<FileRequests>,
     pub(super) exchange: Arc<IndexExchange>,
@@ -60,6 +63,7 @@ pub(super) struct PeerRequestHandler {
     pub(super) reporter: Arc<StatusReporter>,
     pub(super) probe: Arc<LinkProbe>,
     pub(super) outputs: Arc<OutputOrder>,
+    pub(super) names: Arc<NameHolders>,
     pub(super) pool: Arc<PeerPool>,
     pub(super) store: Arc<Store>,
     pub(super) startup: Arc<Startup>,
@@ -83,6 +87,14 @@ impl Handler for PeerRequestHandler {
                 (Method::Post, ["v1", "scan", root]) => {
                     let (of, root) = (self.scans.clone(), (*root).to_owned());
                     work(move || of.answer(&root, &request.body)).await
+                }
+                (Method::Post, ["v1", "names", index]) => {
+                    let (of, index) = (self.names.clone(), (*index).to_owned());
+                    work(move || of.answer(&index, &request.body)).await
+                }
+                (Method::Post, ["v1", "marks"]) => {
+                    let of = self.announcements.clone();
+                    work(move || of.hear_marks(&request.body)).await
                 }
                 (Method::Post, ["v1", "join"]) => {
                     let (of, peer) = (self.announcements.clone(), peer.to_owned());

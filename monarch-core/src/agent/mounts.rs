@@ -127,7 +127,12 @@ fn leads_elsewhere(tiering: &TieringEngine, s: &Spelling, root: &Root) -> io::Re
 /// Leaves a directory and all below it to the kernel.
 fn cover(tiering: &TieringEngine, number: usize, live: &LiveSegment, rel: &[u8]) {
     // (The kernel answers already for what was found mounted by the scan.)
-    let Some(entry) = live.segment.lookup(rel).filter(|e| e.record.owner != OWNER_KERNEL) else { return };
+    let entry = live.segment.lookup(rel);
+    if entry.is_none() {
+        // It may lie in a directory that the index does not hold.
+        live.segment.state.marks.close_here();
+    }
+    let Some(entry) = entry.filter(|e| e.record.owner != OWNER_KERNEL) else { return };
     demand::bypass(&tiering.shared.cx.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
     let dir = live.segment.index.dir(entry.record).filter(|d| d.end > d.id + 1);
     if dir.is_some_and(|d| !tiering.shared.cx.ctl.bypass_range(number as u32, d.id, d.end)) {

@@ -1,5 +1,6 @@
 //! The parts that an agent is made of.
 
+use super::names::Names;
 use super::outputs::Outputs;
 use super::roots::Roots;
 use super::stop::Stop;
@@ -18,6 +19,7 @@ pub(super) struct Parts {
     pub(super) tiering: Arc<TieringEngine>,
     pub(super) roots: Arc<Roots>,
     pub(super) outputs: Arc<Outputs>,
+    pub(super) names: Arc<Names>,
     pub(super) node: Option<Arc<Node>>,
     pub(super) stop: Stop,
 }

@@ -34,7 +34,14 @@ pub(super) fn open(ctl: &ControlMap<'_>, root: usize, number: usize, segment: &S
 
 /// Bypasses one path, and, when names change, its directory's listing and what lies below it.
 pub(super) fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8], names: bool) {
-    if let Some(e) = segment.lookup(rel) {
+    let known = segment.lookup(rel);
+    match (&known, names) {
+        (Some(_), _) => {}
+        (None, false) => segment.state.marks.note_entry(rel),
+        // It may be a directory that has moved, with all that lies below it.
+        (None, true) => segment.state.marks.close(),
+    }
+    if let Some(e) = known {
         bypass(segment, &e);
         if names && let Some(d) = segment.index.dir(e.record) {
             let done = ctl.bypass_range(number as u32, d.id, d.end);

@@ -15,6 +15,7 @@ pub use super::ending::End;
 use super::ending::{Ending, Jobs, received};
 use super::memory_pressure::MemoryPressure;
 use super::metrics_service::MetricsService;
+use super::names::{self, Names};
 use super::outputs::Outputs;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
@@ -26,7 +27,7 @@ use super::start::{self, StartError};
 use super::stop::Stop;
 use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
-use crate::config::{Config, MemoryWatch, Persist};
+use crate::config::{Config, Distributed, MemoryWatch, Persist};
 use crate::held_dir::HeldDir;
 use crate::left_outputs;
 use crate::tier::TierDir;
@@ -56,7 +57,7 @@ const PACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running agent.
 ///
-/// Fields: 13, because they are the parts that live as long as it does.
+/// Fields: 14, because they are the parts that live as long as it does.
 #[derive(Debug)]
 pub struct Agent {
     dir: Arc<HeldDir>,
@@ -65,6 +66,7 @@ pub struct Agent {
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
     outputs: Arc<Outputs>,
+    names: Arc<Names>,
     stop: Stop,
     /// Whether its process is nothing but an agent.
     own_process: bool,
@@ -111,6 +113,7 @@ impl Agent {
             tiering: parts.tiering,
             roots: parts.roots,
             outputs: parts.outputs,
+            names: parts.names,
             stop: parts.stop,
             own_process,
             jobs: Jobs::new(attached),
@@ -132,6 +135,10 @@ impl Agent {
         let metrics = self.metrics.start();
         if let Err(e) = foreign_changes::start(&self.dir, &self.roots, self.stop.flag()) {
             tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
+        }
+        let asked = self.config.index.distributed == Distributed::Auto;
+        if asked && let Err(e) = names::start(&self.dir, &self.names, self.stop.flag()) {
+            tracing::warn!(error = %e, "directories that the index does not hold are read from the PFS");
         }
         // Of a process that is something else we touch no signals.
         let mut term = self.own_process.then(|| signal(SignalKind::terminate())).transpose()?;

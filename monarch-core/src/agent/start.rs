@@ -4,6 +4,7 @@
 //! so that nothing of the runtime directory is touched by two.
 
 use super::exit_status::{ENDING, TAKEN};
+use super::names::Names;
 use super::outputs::Outputs;
 use super::parts::Parts;
 use super::roots::Roots;
@@ -14,7 +15,7 @@ use crate::config::{Compression, Config, Persist, Spread, Tier, WorkingSets};
 use crate::engine::{Engines, Limits};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
-use crate::sharing::{LocalOutputs, LocalStore};
+use crate::sharing::{LocalNames, LocalOutputs, LocalStore};
 use crate::shm::{self, ControlParams};
 use crate::tier::{Codec, Copy, PackingOptions, TierDir, TierError};
 use crate::tiering::{TieringEngine, TieringOptions, TieringParts};
@@ -131,7 +132,12 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         node.connect_outputs(&of_here);
     }
     outputs.take_over();
-    Ok(Parts { dir, lock, ctl, tiering, roots, outputs, node, stop })
+    let names = Names::new(ctl, &tiering, node.clone(), config.index.max_memory);
+    if let Some(node) = &node {
+        let of_here: Arc<dyn LocalNames> = names.clone();
+        node.names().set(&of_here);
+    }
+    Ok(Parts { dir, lock, ctl, tiering, roots, outputs, names, node, stop })
 }
 
 /// Opens a tier and takes its lock.

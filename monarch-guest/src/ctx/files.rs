@@ -43,7 +43,8 @@ pub fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
 }
 
 /// `dir/name` in the runtime directory.
-fn runtime_file(name: &[u8]) -> Option<PathBuffer> {
+#[must_use]
+pub fn runtime_file(name: &[u8]) -> Option<PathBuffer> {
     let len = DIR_LEN.load(Ordering::Relaxed);
     // SAFETY: the constructor has written `len` bytes.
     let dir = unsafe { core::slice::from_raw_parts((*DIR.0.get()).as_ptr().cast::<u8>(), len) };

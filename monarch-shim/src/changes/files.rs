@@ -5,6 +5,7 @@ use super::bypass::{bypass, bypass_parent, bypass_subtree};
 use super::real_path::{file_at, parent_at, path_in_root};
 use super::target::Target;
 use crate::identity::{Facts, copy_of, path_if_there};
+use crate::on_demand;
 use crate::paths::{find, find_parent};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -62,7 +63,16 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
 /// not what lies at its path.
 #[inline(never)]
 fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> Option<Found<'static>> {
-    let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else { return by_inode::entry(ctx, fd, st) };
+    let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else {
+        let found = by_inode::entry(ctx, fd, st);
+        match real {
+            Some(real) => on_demand::entry_changes(ctx, real.get()),
+            // Another mount may lead to a directory that the index does not hold.
+            None if found.is_none() && by_inode::may_tell(ctx) => on_demand::close(ctx, st.st_dev),
+            None => {}
+        }
+        return found;
+    };
     if f.entry.record.ino == st.st_ino {
         return Some(f);
     }
@@ -146,6 +156,8 @@ fn entry_written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuff
 
 #[inline(never)]
 fn parent_written(ctx: &Ctx, fd: c_int, real: Option<&PathBuffer>) {
+    // (It may have been made by the open.)
+    real.iter().for_each(|real| on_demand::name_changes(ctx, real.get(), false));
     if let Some(p) = real.and_then(|real| parent_at(ctx, real.get())) {
         bypass_parent(ctx, &p, false);
     } else if by_inode::may_tell(ctx)
@@ -214,8 +226,36 @@ pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
         let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) }?;
         entry_of(ctx, fd.0, &sys::fstat(fd.0)?)
     });
-    if let Some(f) = found {
-        bypass_subtree(ctx, &f);
+    match found {
+        Some(f) => bypass_subtree(ctx, &f),
+        None => hide_not_held(ctx, dirfd, path),
+    }
+}
+
+/// [`hide_below`] for a directory that the index does not hold.
+#[cold]
+#[inline(never)]
+fn hide_not_held(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    if !on_demand::is_on(ctx) {
+        return;
+    }
+    // SAFETY: a path of the application, which ends with a NUL.
+    let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) };
+    if let Some(fd) = fd {
+        hide_not_held_open(ctx, fd.0);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn hide_not_held_open(ctx: &Ctx, fd: c_int) {
+    if !on_demand::is_on(ctx) {
+        return;
+    }
+    let is_dir = |st: &libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    let Some(st) = sys::fstat(fd).filter(|st| is_dir(st) && ctx.is_root_device(st.st_dev)) else { return };
+    if path_in_root(ctx, fd, st.st_dev).is_some() || by_inode::may_tell(ctx) {
+        on_demand::close(ctx, st.st_dev);
     }
 }
 
@@ -223,7 +263,8 @@ pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
 pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
     let ctx = &ctx.for_changes();
     let Some(st) = sys::fstat(fd) else { return };
-    if let Some(f) = entry_of(ctx, fd, &st) {
-        bypass_subtree(ctx, &f);
+    match entry_of(ctx, fd, &st) {
+        Some(f) => bypass_subtree(ctx, &f),
+        None => hide_not_held_open(ctx, fd),
     }
 }

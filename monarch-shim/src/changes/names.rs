@@ -5,6 +5,7 @@ use super::by_inode;
 use super::bypass::bypass_parent;
 use super::files::is_known;
 use super::real_path::{parent_at, real_path_in_root};
+use crate::on_demand;
 use crate::paths::find_parent;
 use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
@@ -33,6 +34,8 @@ pub fn real_name_changes(ctx: &Ctx, dev: Option<u64>, path: &[u8], moves: bool) 
     ctx::sync(now.map);
     if parent_at(now, path).is_some() || by_inode::may_tell(now) {
         name_changes(ctx, libc::AT_FDCWD, path, moves);
+    } else {
+        on_demand::name_changes(now, path, moves);
     }
 }
 
@@ -41,6 +44,11 @@ pub fn real_name_changes(ctx: &Ctx, dev: Option<u64>, path: &[u8], moves: bool) 
 fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool {
     let Ok(p) = find_parent(ctx, dirfd, path) else { return false };
     let known = is_known(ctx, &p.dir);
+    if p.entry.is_none()
+        && let Some((_, name)) = split_named(path)
+    {
+        on_demand::name_in_changes(ctx, &p.dir, name, moves);
+    }
     bypass_parent(ctx, &p, moves);
     known
 }
@@ -59,6 +67,10 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     };
     if at_path != AtPath::Same && !by_inode() {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
+        // It may be a directory that the index does not hold, by a way of which nothing is known.
+        if place.real.is_none() || by_inode::may_tell(ctx) {
+            on_demand::close(ctx, place.dev);
+        }
     }
 }
 
@@ -76,7 +88,12 @@ enum AtPath {
 /// by its path.
 #[inline(never)]
 fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> AtPath {
-    let Some(p) = place.real.as_ref().and_then(|real| parent_at(ctx, real.get())) else { return AtPath::Nothing };
+    let Some(real) = &place.real else { return AtPath::Nothing };
+    let found = parent_at(ctx, real.get());
+    if found.as_ref().is_none_or(|p| p.entry.is_none()) {
+        on_demand::name_changes(ctx, real.get(), moves);
+    }
+    let Some(p) = found else { return AtPath::Nothing };
     bypass_parent(ctx, &p, moves);
     if p.dir.entry.record.ino == place.ino { AtPath::Same } else { AtPath::Another }
 }

@@ -3,6 +3,7 @@
 use super::{enter, hook};
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
 use crate::identity::is_current;
+use crate::on_demand;
 use crate::outputs;
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_long};
@@ -43,6 +44,8 @@ unsafe fn open_indexed(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::S
         Err(miss) if absent::fails(&ctx, dirfd, bytes, miss) => return Some(core::ptr::null_mut()),
         Err(_) => None,
     };
+    let fetched = || dirs::open_fetched(on_demand::listing(&ctx, dirfd, bytes)?);
+    let stream = stream.or_else(fetched);
     errno::set_errno(saved);
     ctx.count(if stream.is_some() { Counter::Lists } else { Counter::MetaKernel }, 1);
     stream

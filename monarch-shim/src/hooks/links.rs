@@ -54,6 +54,10 @@ unsafe fn indexed(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usi
     }
     let f = match stat::lookup(&ctx, dirfd, bytes, false)? {
         Ok(f) => f,
+        Err(stat::NOT_HELD) => {
+            ctx.count(Counter::MetaKernel, 1);
+            return None;
+        }
         Err(failed) => return Some(failed as isize),
     };
     let told = match link_target(&f)? {

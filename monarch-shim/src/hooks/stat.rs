@@ -3,8 +3,10 @@
 
 use super::{enter, enter_change, hook};
 use crate::identity::{
-    COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current, path_if_there,
+    COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_stat_on_demand, fill_statx,
+    fill_statx_on_demand, is_current, path_if_there,
 };
+use crate::on_demand;
 use crate::outputs::{self, Before};
 use crate::paths::find;
 use core::ffi::{c_char, c_int, c_uint};
@@ -20,14 +22,18 @@ use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 
-/// The entry for a metadata call, counted; or the result of a call about a name that is not there.
-/// `None`: the kernel answers.
+/// In place of the result of a call: the index does not hold the path, and the agent may know.
+pub(super) const NOT_HELD: c_int = 1;
+
+/// The entry for a metadata call, counted; or the result of a call about a name that is not there,
+/// or [`NOT_HELD`]. `None`: the kernel answers.
 #[inline(never)]
 pub(super) fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Result<Found<'static>, c_int>> {
     match find(ctx, dirfd, path, follow) {
         Ok(f) if is_current(&f) && is_still(ctx, &f, Asked::new(dirfd, path, follow)) => Some(Ok(f)),
         Err(Miss::Outside) => None,
         Err(miss) if absent::fails(ctx, dirfd, path, miss) => Some(Err(-1)),
+        Err(Miss::Unknown(_)) if on_demand::is_on(ctx) => Some(Err(NOT_HELD)),
         _ => {
             ctx.count(Counter::MetaKernel, 1);
             None
@@ -147,6 +153,7 @@ unsafe fn stat_entered(dirfd: c_int, path: *const c_char, buf: *mut Stat, follow
         let (ctx, bytes) = enter(path)?;
         match lookup(&ctx, dirfd, bytes, follow)? {
             Ok(f) => stat_found(&ctx, &f, buf),
+            Err(NOT_HELD) => stat_on_demand(&ctx, dirfd, bytes, buf, follow),
             Err(failed) => Some(failed),
         }
     }
@@ -165,6 +172,25 @@ unsafe fn stat_found(ctx: &Ctx, f: &Found<'static>, buf: *mut Stat) -> Option<c_
     fill_stat(ctx, f.root, f.segment, f.entry.record, unsafe { &mut *buf })?;
     ctx.count(Counter::Stats, 1);
     Some(0)
+}
+
+/// Fills the buffer from what the agent says of a path that the index does not hold.
+///
+/// # Safety
+/// The buffer may be written to.
+#[cold]
+#[inline(never)]
+unsafe fn stat_on_demand(ctx: &Ctx, dirfd: c_int, path: &[u8], buf: *mut Stat, follow: bool) -> Option<c_int> {
+    let saved = errno::errno();
+    let filled = || {
+        let (root, attributes) = on_demand::attributes(ctx, dirfd, path, follow).filter(|_| user::writable(buf))?;
+        // SAFETY: writable, as just tested.
+        fill_stat_on_demand(ctx, root, &attributes, unsafe { &mut *buf })
+    };
+    let filled = filled();
+    errno::set_errno(saved);
+    ctx.count(if filled.is_some() { Counter::Stats } else { Counter::MetaKernel }, 1);
+    filled.map(|()| 0)
 }
 
 /// What the overlay says of the place to which links have led, or else the PFS, which has given
@@ -352,6 +378,8 @@ unsafe fn statx_any(
         }
         let f = match lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
             Ok(f) => f,
+            // SAFETY: the application's buffer, tested before it is written.
+            Err(NOT_HELD) => return unsafe { statx_on_demand(&ctx, (dirfd, bytes, follow), mask, buf) },
             Err(failed) => return Some(failed),
         };
         if !user::writable(buf) {
@@ -377,6 +405,30 @@ unsafe fn statx_any(
             None => on(path.as_ptr()),
         }
     })
+}
+
+/// [`stat_on_demand`] for statx.
+///
+/// # Safety
+/// The buffer may be written to.
+#[cold]
+#[inline(never)]
+unsafe fn statx_on_demand(
+    ctx: &Ctx,
+    (dirfd, path, follow): (c_int, &[u8], bool),
+    mask: c_uint,
+    buf: *mut libc::statx,
+) -> Option<c_int> {
+    let saved = errno::errno();
+    let filled = || {
+        let (root, attributes) = on_demand::attributes(ctx, dirfd, path, follow).filter(|_| user::writable(buf))?;
+        // SAFETY: writable, as just tested.
+        fill_statx_on_demand(ctx, root, &attributes, mask, unsafe { &mut *buf })
+    };
+    let filled = filled();
+    errno::set_errno(saved);
+    ctx.count(if filled.is_some() { Counter::Stats } else { Counter::MetaKernel }, 1);
+    filled.map(|()| 0)
 }
 
 /// After a successful statx of a descriptor, or of a path that may lead to one.

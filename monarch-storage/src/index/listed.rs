@@ -41,7 +41,7 @@ pub const MAX_LISTINGS_BYTES: u64 = 160 << 20;
 /// A directory as another node has read it.
 #[derive(Debug)]
 pub struct Listed {
-    own: Record,
+    pub(super) own: Record,
     owner: Option<u64>,
     pub(super) dir: DirScan,
     /// (uid, gid) by the positions that the records name.
@@ -56,7 +56,23 @@ impl Listed {
         what(&self.own) == what(record) && self.owner == owner
     }
 
-    fn index_bytes(&self) -> usize {
+    /// A listing of this number of files, for measurements.
+    pub(super) fn synthetic(n: u32, files: u32) -> Self {
+        let mut dir = DirScan::default();
+        for i in 0..files {
+            let name = format!("n{n:08}_{i:08}");
+            let (name_lo, name_len) = (dir.names.len() as u32, name.len() as u8);
+            let ino = u64::from(n) << 32 | u64::from(i);
+            dir.entries.push(Record { ino, name_lo, name_len, mode: 0o100_644, nlink: 1, ..Record::default() });
+            dir.names.extend_from_slice(name.as_bytes());
+            dir.btimes.push(1);
+        }
+        dir.shrink();
+        let own = Record { ino: u64::from(n), mode: 0o040_755, nlink: 2, ..Record::default() };
+        Self { own, owner: Some(0), dir, owners: vec![0] }
+    }
+
+    pub(super) fn index_bytes(&self) -> usize {
         self.dir.entries.len() * (size_of::<Record>() + size_of::<i64>()) + self.dir.names.len() + self.dir.links.len()
     }
 }
@@ -178,6 +194,13 @@ pub fn decode_paths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
 /// Makes a message of listings.
 #[must_use]
 pub fn encode(listings: &[Option<Listed>]) -> Vec<u8> {
+    let listings: Vec<Option<&Listed>> = listings.iter().map(Option::as_ref).collect();
+    encode_all(&listings, |_| false)
+}
+
+/// [`encode`], where entries for whose names `is_changed` is true are left to the kernel of the
+/// receiver.
+pub(super) fn encode_all(listings: &[Option<&Listed>], is_changed: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let bytes = listings.iter().flatten().map(|l| l.index_bytes() + 256).sum::<usize>();
     let mut out = Vec::with_capacity(MAGIC.len() + listings.len() + bytes);
     out.extend_from_slice(&MAGIC);
@@ -192,7 +215,11 @@ pub fn encode(listings: &[Option<Listed>]) -> Vec<u8> {
         let counts = [dir.entries.len(), dir.names.len(), dir.links.len(), owners.len()];
         out.extend_from_slice(&dir.flags.to_le_bytes());
         counts.iter().for_each(|&n| out.extend_from_slice(&(n as u32).to_le_bytes()));
-        let parts = [dir.entries.as_bytes(), dir.btimes.as_bytes(), &dir.names, &dir.links, owners.as_bytes()];
+        for r in &dir.entries {
+            let owner = if is_changed(dir.name(r)) { OWNER_KERNEL } else { r.owner };
+            out.extend_from_slice(Record { owner, ..*r }.as_bytes());
+        }
+        let parts = [dir.btimes.as_bytes(), &dir.names, &dir.links, owners.as_bytes()];
         parts.iter().for_each(|part| out.extend_from_slice(part));
     }
     out

@@ -70,7 +70,7 @@ impl DirScan {
     }
 
     /// Gives back what it has allocated beyond its entries.
-    fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         self.entries.shrink_to_fit();
         self.btimes.shrink_to_fit();
         self.names.shrink_to_fit();
@@ -230,9 +230,12 @@ impl<'a> Reading<'a> {
     /// The record of an open directory itself.
     ///
     /// # Errors
-    /// As [`Reading::open`].
+    /// As [`Reading::open`]; [`Errno::XDEV`] if it lies on another device.
     pub(super) fn own_record(&self, dir: &OwnedFd) -> rustix::io::Result<Record> {
         let st = self.ask(|| rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, wanted()))?;
+        if (st.stx_dev_major, st.stx_dev_minor) != self.dev {
+            return Err(Errno::XDEV);
+        }
         Ok(self.record(&st).0)
     }
 

@@ -145,7 +145,7 @@ fn an_entry_takes_96_bytes_and_its_name() {
         let (tree, names) = tree(dirs, files);
         let built = build(tree, 1, [3; 16]);
         let h = built.header();
-        let state = layout_of(h.entries.into(), h.buckets, 0, 0, Guards::default(), h.dirs.into()).len;
+        let state = layout_of(h.entries.into(), h.buckets, 0, 0, Guards::default(), h.dirs.into(), false).len;
         let per_entry = ((h.len + state) as usize - names) as f64 / f64::from(h.entries);
         println!("{dirs} directories of {files} files: {per_entry:.2} bytes and the name");
         // A directory takes 20 bytes more than a file.

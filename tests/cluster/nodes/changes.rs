@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 const MAX_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// A job that does what its standard input says (`obey.py`).
-struct Puppet {
+pub(super) struct Puppet {
     job: Running,
     asked: usize,
 }
 
 impl Puppet {
-    fn start(c: &Cluster, node: usize) -> Self {
+    pub(super) fn start(c: &Cluster, node: usize) -> Self {
         let mut job = c.node(node).start(&Job::new("python3").arg(sources().join("obey.py")).arg(c.root()));
         job.until_written("ready");
         Self { job, asked: 0 }
     }
     #[track_caller]
-    fn ask(&mut self, words: &str) -> String {
+    pub(super) fn ask(&mut self, words: &str) -> String {
         self.job.write(format!("{words}\n").as_bytes());
         let mark = format!("#{} ", self.asked);
         self.asked += 1;
@@ -56,14 +56,17 @@ impl Puppet {
     }
 }
 
-struct Stage {
-    c: Cluster,
-    all: Vec<Puppet>,
+pub(super) struct Stage {
+    pub(super) c: Cluster,
+    pub(super) all: Vec<Puppet>,
     /// Changes that a node did not see in time.
     late: Vec<String>,
 }
 
 impl Stage {
+    pub(super) const fn of(c: Cluster, all: Vec<Puppet>) -> Self {
+        Self { c, all, late: Vec::new() }
+    }
     /// Three nodes, each with a copy of every file.
     fn set(placement: &str) -> Option<Self> {
         let c = patient(Plan::new(3).files(40).placement(placement)).build()?;
@@ -89,11 +92,11 @@ impl Stage {
         all
     }
     #[track_caller]
-    fn done(&mut self, node: usize, words: &str) {
+    pub(super) fn done(&mut self, node: usize, words: &str) {
         assert_eq!(self.all[node].ask(words), "done", "{words}");
     }
     /// Every node gets this answer soon; the node that made the change, at once.
-    fn seen(&mut self, by: usize, words: &str, right: impl Fn(&str) -> bool) {
+    pub(super) fn seen(&mut self, by: usize, words: &str, right: impl Fn(&str) -> bool) {
         let own = self.all[by].ask(words);
         if !right(&own) {
             self.late.push(format!("{words} on node {by}, which made the change: {own}"));
@@ -108,7 +111,7 @@ impl Stage {
         }
     }
     #[track_caller]
-    fn end(self) {
+    pub(super) fn end(self) {
         assert!(self.late.is_empty(), "{:#?}", self.late);
         self.all.into_iter().for_each(|puppet| drop(puppet.job.end().good()));
     }

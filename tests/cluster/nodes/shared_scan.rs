@@ -12,7 +12,7 @@ use slowfs::{Settings, Time};
 use std::time::Duration;
 
 /// Prints what each name is, as lstat and listings say, without times of access.
-const WALK: &str = "
+pub(super) const WALK: &str = "
 import os, sys
 root = sys.argv[1]
 for at, dirs, files in os.walk(root):

@@ -9,7 +9,7 @@ use super::untracked_changes::UntrackedChanges;
 
 use crate::agent::{mounts, pre_index_changes};
 use crate::cluster::index_image::Image;
-use crate::config::{MountPoints, Trust, mount_points};
+use crate::config::{Distributed, MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
 use crate::index::{BuildError, LinksOut, Loaded, ScanOptions, Tree};
@@ -203,7 +203,11 @@ impl SegmentMaker {
             other_ctimes: !portable.ctime,
             ..scan.checks
         };
+        let distributed = scan.config.index.distributed == Distributed::Auto;
         let written = |file: shm::Unfinished, index: &[u8], buckets: shm::Buckets<'_>, checks: shm::Checks| {
+            // Of a changing or a loaded tree nothing is believed that is not compared.
+            let is_believed = !checks.loaded && checks.revalidate.is_none();
+            let checks = shm::Checks { on_demand: distributed && is_believed && is_cut(index), ..checks };
             let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
             made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
         };
@@ -352,6 +356,11 @@ impl SegmentMaker {
             tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");
         }
     }
+}
+
+/// Whether an index does not hold all that its user may see.
+fn is_cut(index: &[u8]) -> bool {
+    shm::IndexBytes(index).open().is_some_and(|index| index.header.flags & INDEX_CUT != 0)
 }
 
 /// A saved index, if it is one of this root and no other user could have written it; read into a

@@ -120,6 +120,9 @@ impl UntrackedChanges {
             if kind == TREE {
                 self.bypass_below(to, &e);
             }
+        } else if device.is_some_and(|device| device == parent[0] || device == file[0]) {
+            // It may be in a directory that the index does not hold: its path is not known here.
+            to.segment.state.marks.close();
         }
         if matches!(kind, FILE | TREE) && !is_dir && links > 1 && device == Some(file[0]) {
             // Another name of a file that the index knows.
@@ -137,6 +140,12 @@ impl UntrackedChanges {
         rel.extend_from_slice(if rel.is_empty() { b"" } else { b"/" });
         rel.extend_from_slice(&change.name);
         let child = to.segment.lookup(&rel);
+        match change.head.kind {
+            _ if child.is_some() => {}
+            FILE => to.segment.state.marks.note_entry(&rel),
+            MOVED | TREE => to.segment.state.marks.close(),
+            _ => to.segment.state.marks.note_name(&rel),
+        }
         if let Some(e) = &child {
             pre_index_changes::bypass(&to.segment, e);
             if matches!(change.head.kind, MOVED | TREE) {

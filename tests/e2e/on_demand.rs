@@ -1,0 +1,84 @@
+//! Directories that the index has no memory for (`index.distributed`): what the agent says of them
+//! is what the PFS says, at once after each way to change something there.
+
+use crate::harness::{Ended, Job, World};
+use std::fs;
+use std::time::Duration;
+
+/// Names that fill an index of 1 MiB, in the root itself: what lies in its directories is beyond.
+const FILLERS: usize = 6000;
+const FILLER_BYTES: usize = 200;
+
+/// Prints what each name in some directories is, twice, as lstat and listings say.
+const WALK: &str = "
+import os, sys, time
+for turn in range(2):
+    for at, dirs, files in (found for top in sys.argv[1:] for found in os.walk(top)):
+        dirs.sort()
+        for name in sorted(os.listdir(at)):
+            s = os.lstat(os.path.join(at, name))
+            print(at, name, s.st_mode, s.st_ino, s.st_nlink, s.st_uid, s.st_gid, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_blocks)
+    time.sleep(0.3)
+";
+
+fn world() -> World {
+    let plan = World::plan().files(8).fodder().set("index.max_memory=1MiB").set("index.distributed=auto");
+    let mut w = plan.set("prefetch.enabled=false").pfs(|b| b.attr_ttl(Duration::ZERO)).build();
+    (0..FILLERS).for_each(|n| fs::write(w.backing().join(format!("{n:0>FILLER_BYTES$}")), "").unwrap());
+    w.keep();
+    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+    w
+}
+
+fn walk(w: &World) -> Job {
+    Job::new("python3").args(["-c", WALK]).args(["change", "changepy", "data"].map(|dir| w.root().join(dir)))
+}
+
+/// Metadata calls of the PFS that a job makes.
+fn calls(w: &World, run: impl FnOnce() -> Ended) -> u64 {
+    let before = w.pfs().counters().unwrap();
+    run().good();
+    let seen = w.pfs().counters().unwrap() - before;
+    seen.lookup + seen.getattr + seen.opendir + seen.readdir + seen.readdirplus
+}
+
+#[test]
+fn what_lies_beyond_the_index_is_as_the_pfs_has_it_and_is_asked_for_once() {
+    let w = world();
+    let job = walk(&w);
+    let names = w.same(&job).text().lines().count() as u64 / 2;
+    assert!(names > 200, "{names} names");
+    let without = calls(&w, || w.bare(&job));
+    w.same(&job);
+    // (Files with several names, and directories above them, are the kernel's.)
+    let with = calls(&w, || w.run(&job));
+    assert!(with < without / 4, "{with} calls of the PFS, {without} without Monarch");
+}
+
+#[test]
+fn every_way_to_change_something_beyond_the_index_is_seen_at_once() {
+    let w = world();
+    w.run(&walk(&w)).good();
+    let list = w.bare(&w.program("changer").arg("list")).good().text();
+    // Directories that move, or lose rights, leave all to the kernel: they come last.
+    let others = ["mv_dir", "mkdtemp_new", "chmod_dir", "failed_changes"];
+    let moves = |op: &&str| op.contains("rename_dir") || op.ends_with("_dirs") || others.contains(op);
+    let (last, first): (Vec<&str>, Vec<&str>) = list.split_whitespace().partition(moves);
+    assert!(first.len() > 60 && last.len() > 3, "{list}");
+    let change = |ops: &[&str]| w.run(&w.program("changer").arg("run").arg(w.root()).args(ops)).good();
+    change(&first);
+    let untouched = Job::new("python3").args(["-c", WALK]).arg(w.root().join("changepy"));
+    w.same(&untouched);
+    let (without, with) = (calls(&w, || w.bare(&untouched)), calls(&w, || w.run(&untouched)));
+    assert!(with < without / 4, "{with} calls of the PFS for what has not changed, {without} without Monarch");
+    change(&last);
+    w.same(&untouched);
+}
+
+#[test]
+fn changes_beyond_the_index_by_python() {
+    let w = world();
+    w.run(&walk(&w)).good();
+    w.run(&w.python("changer.py").arg("run").arg(w.root())).good();
+    w.same(&walk(&w));
+}
