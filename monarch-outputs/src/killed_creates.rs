@@ -31,7 +31,7 @@ impl KilledCreates {
                 continue;
             };
             let is_over = since.get_or_insert_with(Instant::now).elapsed() >= CREATE_TIMEOUT;
-            if left.id == 0 || remove(&left) || is_over {
+            if !left.may_be_part() || remove(&left) || is_over {
                 *since = None;
                 slot.free();
             }

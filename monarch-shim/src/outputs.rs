@@ -32,6 +32,7 @@
 //! | [`beside`] | calls that make names beside the removal of their directory |
 //! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
+//! | [`name_watch`] | what others make of a name since the PFS was asked |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
 //! | [`answer`](mod@answer) | results of calls |
@@ -56,6 +57,7 @@ pub mod kernel;
 pub mod listing;
 pub mod lookup;
 mod name_hashes;
+mod name_watch;
 pub mod names;
 pub mod open;
 pub mod order;

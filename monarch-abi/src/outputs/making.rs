@@ -1,4 +1,5 @@
-//! Part files that are being made: what a process that is killed meanwhile has left on the PFS.
+//! Names that are being made: part files, which a process that is killed meanwhile leaves on the
+//! PFS, and what plain calls make.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -8,6 +9,17 @@ pub const MAKING_SLOTS: usize = 16;
 /// Most bytes of the directory in which one is made, below the output root.
 pub const MAKING_DIR_BYTES: usize = 168;
 const WORD: usize = size_of::<u64>();
+
+/// [`Left::id`] of the removal of a directory: no staged file has that number.
+pub const REMOVAL: u64 = u64::MAX;
+/// From this number on none is that of a staged file.
+const NO_FILES: u64 = 0b11 << 62;
+
+/// [`Left::id`] of a plain call that makes, or moves, this name in the directory.
+#[must_use]
+pub fn plain_call(name: &[u8]) -> u64 {
+    NO_FILES | (crate::hash::path_hash(0, name).fp >> 2 & !1)
+}
 
 /// A part file that a process makes and has not entered in the journal.
 #[derive(Debug, IntoBytes, FromBytes)]
@@ -31,13 +43,20 @@ pub struct Left {
     pub pid: u32,
     /// When it began, in ticks since the node was started; 0: not known.
     pub began_ticks: u64,
-    /// The number of the staged file; 0: there is no part file.
+    /// The number of the staged file; 0: there is no part file. [`REMOVAL`], or that of a
+    /// [`plain_call`].
     pub id: u64,
     dir: [u8; MAKING_DIR_BYTES],
     dir_len: usize,
 }
 
 impl Left {
+    /// Whether there may be a part file.
+    #[must_use]
+    pub const fn may_be_part(&self) -> bool {
+        self.id != 0 && self.id < NO_FILES
+    }
+
     /// The directory of the part file, below the output root.
     #[must_use]
     pub fn dir(&self) -> &[u8] {
@@ -121,6 +140,18 @@ mod tests {
         assert!(slot.claim(8, 1, b""));
         let left = slot.left().unwrap();
         assert_eq!((left.id, left.dir()), (0, b"".as_slice()));
+        assert!(!left.may_be_part());
+    }
+
+    #[test]
+    fn a_plain_call_and_a_removal_have_no_part_files() {
+        let slot = <Making as zerocopy::FromZeros>::new_zeroed();
+        assert!(slot.claim(1, 1, b""));
+        for (id, is_part) in [(1, true), (1 << 63 | 1, true), (REMOVAL, false), (plain_call(b"name"), false)] {
+            slot.begin(id);
+            assert_eq!(slot.left().unwrap().may_be_part(), is_part, "{id:x}");
+        }
+        assert!(plain_call(b"a") != plain_call(b"b") && plain_call(b"a") != REMOVAL);
     }
 
     #[test]

@@ -15,8 +15,12 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"MOUTPUT1");
 pub const LEN: usize = 8192;
 /// Where the names that are not staged begin.
 const PATTERNS_OFF: usize = 4096;
+/// Where the counts of publications begin.
+const PUBLICATIONS_OFF: usize = LEN - PUBLICATION_COUNTS * size_of::<AtomicU64>();
+/// How many there are: names with the same hash share one.
+const PUBLICATION_COUNTS: usize = 128;
 /// Most bytes of the names that are not staged, each with a final NUL.
-pub const MAX_PATTERNS: usize = LEN - PATTERNS_OFF;
+pub const MAX_PATTERNS: usize = PUBLICATIONS_OFF - PATTERNS_OFF;
 
 /// Most files that the agent publishes together.
 pub const MAX_PUBLISHING: usize = 64;
@@ -216,11 +220,18 @@ const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache lin
 const _: () = assert!(core::mem::offset_of!(State, published) == 256, "a cache line of its own");
 const _: () = assert!(size_of::<State>() <= PATTERNS_OFF);
 
+/// How often a name of each hash was published.
+#[derive(Debug, IntoBytes, FromBytes)]
+#[repr(C)]
+struct Publications([AtomicU64; PUBLICATION_COUNTS]);
+crate::mem::pod!(Publications);
+
 /// A mapped state file.
 #[derive(Clone, Copy, Debug)]
 pub struct StateMap<'a> {
     /// The counters.
     pub state: &'a State,
+    publications: &'a Publications,
     patterns: Area<'a>,
 }
 
@@ -232,7 +243,18 @@ impl<'a> StateMap<'a> {
         if state.magic.load(Ordering::Acquire) != MAGIC || map.len() != LEN {
             return None;
         }
-        Some(Self { state, patterns: map.area(PATTERNS_OFF, MAX_PATTERNS)? })
+        let publications = map.get(PUBLICATIONS_OFF)?;
+        Some(Self { state, publications, patterns: map.area(PATTERNS_OFF, MAX_PATTERNS)? })
+    }
+
+    /// The count that goes up before the overlay ceases to tell of something that was published at
+    /// a path below the root. A process that has found nothing on the PFS, and finds nothing in the
+    /// overlay afterwards, sees by it whether something was made and published in between.
+    #[must_use]
+    pub fn publications_of(&self, rel: &[u8]) -> &'a AtomicU64 {
+        let at = crate::hash::path_hash(0, rel).fp as usize % PUBLICATION_COUNTS;
+        // (There is one for each remainder.)
+        self.publications.0.get(at).unwrap_or(&self.publications.0[0])
     }
 
     /// Where the names that are not staged begin in the file.

@@ -126,7 +126,7 @@ fn what_is_wrong_with_its_settings_is_said() {
     refused(&with("through: '*.log'"), WrongType, 6, &["a list belongs here"]);
     refused(&with("through: [logs/*]"), OutOfBounds, 6, &["through[0]", "not a pattern of file names", "*.log"]);
     let long = format!("through: [{}]", vec![format!("'{}*'", "x".repeat(80)); 60].join(", "));
-    refused(&with(&long), OutOfBounds, 6, &["4920 bytes together, 4096 at most"]);
+    refused(&with(&long), OutOfBounds, 6, &["4920 bytes together, 3072 at most"]);
     refused(&with("max_pending: 200GiB"), TooBig, 6, &["200GiB is more than the capacity of the tier nvme, 100GiB"]);
     refused(&with("max_pending: 1kB"), OutOfBounds, 6, &["too small", "1MiB or more"]);
     refused(&with("max_pending: 5"), WrongUnit, 6, &["without a unit"]);

@@ -8,6 +8,7 @@ use crate::target::TargetStat;
 use monarch_abi::outputs::REMOVED_DIR;
 use monarch_abi::outputs::names::{Clean, Link, Staged, WHITEOUT, clean_text};
 use rustix::io::Errno;
+use std::sync::atomic::Ordering;
 
 /// Puts a whiteout at a name, unless the overlay says something of it. With the lock held.
 pub(super) fn hide(staging: &StagingDir, name: &[u8]) {
@@ -38,6 +39,10 @@ pub(super) fn fix_link(
         Action::Symlink(path, _) => path == name,
         _ => false,
     };
+    if is_made {
+        // Before the overlay ceases to tell of it.
+        staging.map().publications_of(name).fetch_add(1, Ordering::AcqRel);
+    }
     match planner.overlay(name) {
         // The job removed it while it was published. Where the step has made nothing of the
         // name, the PFS has nothing, and the job may have made a directory there.

@@ -5,6 +5,10 @@
 //! the other. The call that makes a name waits until a removal has looked at the directory, and
 //! finds then that it is removed. A removal waits until such a call has ended, and finds what it
 //! has made. Slots of processes that were killed are freed by the agent.
+//!
+//! In the same way a call that enters a name in the overlay sees a plain one that is about the same
+//! name: it looks for that with the lock of the journal held ([`is_under_way`]), and the plain call
+//! looks at the overlay once it has its slot.
 
 use super::barrier;
 use super::began;
@@ -12,11 +16,9 @@ use super::place::Place;
 use super::roots::Root;
 use super::tree::{self, Entry};
 use core::sync::atomic::{Ordering, fence};
-use monarch_abi::outputs::making::{Left, Making};
+use monarch_abi::outputs::making::{Left, Making, REMOVAL, plain_call};
 use monarch_guest::sys;
 
-/// [`Left::id`] of a removal: no staged file has that number.
-const REMOVAL: u64 = u64::MAX;
 /// How often each looks for the other, a millisecond apart: longer than a PFS that answers needs
 /// for one call. After that the call is made as if there were none.
 const MAX_LOOKS: usize = 1000;
@@ -47,12 +49,13 @@ impl UnderWay {
     }
 }
 
-/// Before a plain call makes the name of a place, whose directory is followed: keeps the removal of
-/// that directory away until the call has ended. Where the job has removed the directory since the
-/// call began, waits until that is published. Until then the PFS still has the directory.
+/// Before a plain call makes, or moves, the name of a place, whose directory is followed: keeps the
+/// removal of that directory away until the call has ended, and calls that would enter the name.
+/// Where the job has removed the directory since the call began, waits until that is published.
+/// Until then the PFS still has the directory.
 pub fn making(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.parent());
-    if dir.is_empty() || !root.map.may_be_overtaken() {
+    if !root.map.may_be_overtaken() {
         return None;
     }
     let under_way = (0..MAX_LOOKS).find_map(|turn| {
@@ -60,10 +63,11 @@ pub fn making(place: &Place) -> Option<UnderWay> {
             sys::sleep_ms(1);
         }
         let Some(own) = UnderWay::begin(root, dir) else { return Some(None) };
+        own.0.begin(plain_call(place.name()));
         (!own.has_other(root, dir, |left| left.id == REMOVAL)).then_some(Some(own))
     });
     let under_way = under_way.flatten();
-    if matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
+    if !dir.is_empty() && matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
         drop(under_way);
         // (Where the PFS refuses that, it says so to the call.)
         let _ = barrier::wait_for_all(root);
@@ -85,4 +89,25 @@ pub fn removing(place: &Place) -> Option<UnderWay> {
         sys::sleep_ms(1);
     }
     Some(own)
+}
+
+/// Whether a plain call is under way that makes or moves the name of a place. With the lock of the
+/// journal held.
+pub fn is_under_way(place: &Place) -> bool {
+    // (What this call has seen of the PFS comes before its look.)
+    fence(Ordering::SeqCst);
+    let state = place.root.state();
+    let mut slots = state.making.iter().filter(|slot| slot.is_taken()).filter_map(Making::left);
+    let call = plain_call(place.name());
+    slots.any(|left| left.id == call && left.dir() == place.parent())
+}
+
+/// Waits for such a call. Whether there is none any more.
+pub fn wait_for_plain_call(place: &Place) -> bool {
+    (0..MAX_LOOKS).any(|turn| {
+        if turn > 0 {
+            sys::sleep_ms(1);
+        }
+        !is_under_way(place)
+    })
 }

@@ -8,6 +8,7 @@ use super::descriptors;
 use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
+use super::name_watch::NameWatch;
 use super::part::{self, Part, UnderWay};
 use super::place::{Place, split};
 use super::roots::Root;
@@ -108,6 +109,15 @@ enum Found {
     Unknown,
 }
 
+/// What a new file stands in place of.
+#[derive(Clone, Copy)]
+enum Instead<'a> {
+    /// This pending file.
+    Pending(&'a Staged),
+    /// What the PFS has, or nothing.
+    Published(NameWatch),
+}
+
 /// Whether there is room for a file.
 enum Room {
     /// The first bytes are taken.
@@ -142,9 +152,11 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
+    let watch = if how.is_exclusive() { NameWatch::exclusive(place) } else { NameWatch::shared(place) };
+    let instead = Instead::Published(watch);
     match target(place, how, entry)? {
-        Found::Nothing => admit(place, how, None, None),
-        Found::File(target) => admit(place, how, Some(&target), None),
+        Found::Nothing => admit(place, how, None, instead),
+        Found::File(target) => admit(place, how, Some(&target), instead),
         Found::Another => Ok(Created::Through),
         Found::Unknown => Ok(Created::Unstaged),
     }
@@ -158,8 +170,8 @@ fn without_parent(place: &Place) -> Result<Created, Errno> {
     Ok(Created::Unstaged)
 }
 
-/// Stages a file for which there is room; `over`: the pending file that it replaces.
-fn admit(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+/// Stages a file for which there is room, in place of what was seen at the name.
+fn admit(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<'_>) -> Result<Created, Errno> {
     refused(&place.root)?;
     match room(&place.root)? {
         Room::Taken => {}
@@ -272,7 +284,7 @@ impl Drop for Unfinished {
     }
 }
 
-fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&Staged>) -> Result<Created, Errno> {
+fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<'_>) -> Result<Created, Errno> {
     let root = place.root;
     let under_way = UnderWay::begin(place);
     let (mode, gid) = target.map_or((how.mode & 0o7777, None), |target| (target.mode, Some(target.gid)));
@@ -292,8 +304,8 @@ fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Option<&
     if target.is_some() {
         // Where they do not fit, the file itself is truncated.
         let mut from = match over {
-            Some(old) => root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?,
-            None => place.on_pfs()?,
+            Instead::Pending(old) => root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?,
+            Instead::Published(_) => place.on_pfs()?,
         };
         if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
             return Ok(Created::Unstaged);
@@ -371,7 +383,7 @@ fn follow_part(place: &mut Place, part: &Part) -> Result<Entered, Errno> {
 /// Enters a new file in journal and overlay, in place of a pending file or of none. A process that
 /// is killed between record and link leaves an empty file without writers, which the agent
 /// publishes as the record says.
-fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Option<&Staged>) -> Result<Entered, Errno> {
+fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Instead<'_>) -> Result<Entered, Errno> {
     let root = &{ place.root };
     let journal = Journal::lock(root)?;
     // Before the kernel is asked where the part file lies: a process that renames its directory
@@ -387,9 +399,10 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Opti
         before = Entry::Nothing;
     }
     let is_as_seen = match (&before, over) {
-        (Entry::File(now), over) => over.is_some_and(|old| old.id == now.id),
-        (Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,
-        (_, over) => over.is_none(),
+        (Entry::File(now), Instead::Pending(old)) => old.id == now.id,
+        (Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,
+        (_, Instead::Pending(_)) => false,
+        (_, Instead::Published(watch)) => !watch.is_changed(place),
     };
     if !is_as_seen {
         return Ok(Entered::Changed);
@@ -414,5 +427,5 @@ pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, 
         st => st?,
     };
     let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid, found: found::UNKNOWN };
-    admit(place, how, Some(&target), Some(old))
+    admit(place, how, Some(&target), Instead::Pending(old))
 }

@@ -8,6 +8,7 @@ use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::lookup::{Found, lookup};
+use super::name_watch::NameWatch;
 use super::place::Place;
 use super::remembered::{forget_changed, is_left_over, on_pfs, unhide};
 use super::roots::Root;
@@ -71,6 +72,8 @@ pub(super) const MAX_TRIES: usize = 100;
 struct Removal {
     /// The directory of the name.
     dir: HeldParent,
+    /// The name, since before the PFS was asked.
+    watch: NameWatch,
     /// Whether the PFS has, or is about to have, a file of that name.
     published: bool,
     /// Whether the removal has to wait for its turn.
@@ -84,9 +87,11 @@ impl Removal {
     fn of(place: &Place, entry: &Entry) -> Result<Self> {
         let is_pending = entry.is_pending();
         if !is_pending && (!place.root.map.may_be_overtaken() || is_through(&place.root, place.name())) {
-            return Ok(Self { dir: HeldParent::by_path(), published: true, waits: false, found: found::UNKNOWN });
+            let (dir, watch) = (HeldParent::by_path(), NameWatch::shared(place));
+            return Ok(Self { dir, watch, published: true, waits: false, found: found::UNKNOWN });
         }
         let dir = HeldParent::to_look(place)?;
+        let watch = NameWatch::exclusive(place);
         if is_pending {
             dir.may_change(place)?;
         }
@@ -99,7 +104,7 @@ impl Removal {
                 (true, found.is_some(), found.unwrap_or(found::UNKNOWN))
             }
         };
-        Ok(Self { dir, published, waits, found })
+        Ok(Self { dir, watch, published, waits, found })
     }
 }
 
@@ -182,6 +187,10 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     let root = &place.root;
     let journal = Journal::lock(root)?;
     if !is_same(&tree::read(root, place.rel())?, entry) {
+        return Ok(None);
+    }
+    // (A plain rename may be moving it.)
+    if known.waits && known.watch.is_changed(place) {
         return Ok(None);
     }
     let (id, data) = match entry {
@@ -342,19 +351,24 @@ pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answe
         Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
         Entry::Removed => {
             unhide(place)?;
-            *under_way = beside::making(place);
-            Ok(Answer::Plain)
+            plainly(place, under_way)
         }
         Entry::RemovedDir => {
             barrier::wait_for_all(&place.root)?;
             Ok(Answer::Plain)
         }
         // Of a clean copy, too, the PFS says whether its file is still there.
-        Entry::Directory | Entry::Nothing | Entry::Clean(_) => {
-            *under_way = beside::making(place);
-            Ok(Answer::Plain)
-        }
+        Entry::Directory | Entry::Nothing | Entry::Clean(_) => plainly(place, under_way),
     }
+}
+
+/// The plain call makes the name, unless another process has entered it meanwhile.
+fn plainly(place: &Place, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
+    *under_way = beside::making(place);
+    if under_way.is_some() && matches!(tree::read(&place.root, place.rel())?, Entry::File(_) | Entry::Symlink(_)) {
+        return Err(libc::EEXIST);
+    }
+    Ok(Answer::Plain)
 }
 
 /// Whether the PFS may have a name only because an older file of that name was published a moment
@@ -389,11 +403,14 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
     if target.count_bytes() + 1 >= monarch_abi::PATH_MAX {
         return symlink_long(place, target, under_way);
     }
-    let answer = symlink_in_turn(place, target)?;
-    if matches!(answer, Answer::Plain) {
-        *under_way = beside::making(place);
+    for _ in 0..MAX_TRIES {
+        match symlink_in_turn(place, target)? {
+            Some(Answer::Plain) => break,
+            Some(answer) => return Ok(answer),
+            None => {}
+        }
     }
-    Ok(answer)
+    plainly(place, under_way)
 }
 
 /// [`symlink`] with a target that no link of the overlay has: one that may lead to what is pending
@@ -408,31 +425,36 @@ fn symlink_long(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWa
     Ok(made)
 }
 
-fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
+/// [`symlink`] in its turn; `None` if another process has made the name meanwhile.
+fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Option<Answer<()>>> {
     let root = place.root;
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
     if !is_removed {
         if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() || place.is_dir_path {
-            return Ok(Answer::Plain);
+            return Ok(Some(Answer::Plain));
         }
-        if !leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok() {
-            return Ok(Answer::Plain);
-        }
+    }
+    let watch = NameWatch::exclusive(place);
+    if !is_removed && (!leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok()) {
+        return Ok(Some(Answer::Plain));
     }
     let dir = HeldParent::of(place)?;
     may_change_directory(place)?;
     let journal = Journal::lock(&root)?;
     if !dir.is_at(place)? {
         // The kernel says where it is.
-        return Ok(Answer::Plain);
+        return Ok(Some(Answer::Plain));
+    }
+    if watch.is_changed(place) {
+        return Ok(None);
     }
     let entry = tree::read(&root, place.rel())?;
     match &entry {
         // Its file was removed by others.
         Entry::Clean(clean) => drop_data(&root, &clean.file),
         // The removal was made meanwhile.
-        Entry::Nothing | Entry::Directory if is_removed => return Ok(Answer::Plain),
+        Entry::Nothing | Entry::Directory if is_removed => return Ok(Some(Answer::Plain)),
         Entry::Nothing | Entry::Directory | Entry::Removed => {}
         _ => return Err(libc::EEXIST),
     }
@@ -446,7 +468,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Answer<()>> {
     journal.append(Op::Symlink, about, place.rel(), target.to_bytes())?;
     link.put(&entry)?;
     data_roots::changed(place, &entry, false);
-    Ok(Answer::Done(()))
+    Ok(Some(Answer::Done(())))
 }
 
 /// Whether the target of a link that is to be made at a place is pending.

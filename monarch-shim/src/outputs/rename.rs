@@ -7,7 +7,8 @@ use super::create::is_through;
 use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::names::{entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
+use super::name_watch::NameWatch;
+use super::names::{MAX_TRIES, entry_at, goes_plainly, is_published, is_quiet, may_change_directory};
 use super::place::Place;
 use super::remembered::{forget_clean, is_dir, on_pfs, unhide};
 use super::roots::Root;
@@ -84,7 +85,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         }
         Entry::File(_) if !exchanges => {
             let noreplace = flags & libc::RENAME_NOREPLACE != 0;
-            match rename_pending(&mut from, &mut to, noreplace) {
+            match in_turn(|| rename_pending(&mut from, &mut to, noreplace)) {
                 Ok(true) => return Ok(is_renamed(&from, &to, &source)),
                 Ok(false) => {}
                 Err(e) if goes_plainly(&mut from, e) => {}
@@ -95,7 +96,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
             if !exchanges && !is_dir_path && !to_is_dir_path && root.map.may_be_overtaken() && !through =>
         {
             let noreplace = flags & libc::RENAME_NOREPLACE != 0;
-            match rename_link(&from, &mut to, &source, noreplace) {
+            match in_turn(|| rename_link(&from, &mut to, &source, noreplace)) {
                 Ok(true) => return Ok(is_renamed(&from, &to, &source)),
                 Ok(false) => {}
                 Err(e) if goes_plainly(&mut from, e) => {}
@@ -119,12 +120,13 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if exchanges && (is_file(&from) || is_file(&to)) {
         return Err(libc::EINVAL);
     }
-    // Another process has removed the directory since the call began.
-    if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir) {
+    let moving = beside::making(&from);
+    // Another process has removed or renamed it since the call began.
+    if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir | Entry::Removed) {
         return Err(libc::ENOENT);
     }
     let mut target = Target::new(to, flags, Some(&from))?;
-    target.under_way = beside::making(&target.place);
+    target.under_way = [beside::making(&target.place), moving];
     Ok((Answer::Plain, After::Move(from, target)))
 }
 
@@ -204,7 +206,7 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
         unhide(&to)?;
     }
     let mut target = Target::new(to, flags, None)?;
-    target.under_way = beside::making(&target.place);
+    target.under_way = [beside::making(&target.place), None];
     Ok((Answer::Plain, After::Cross(None, Some(target))))
 }
 
@@ -223,19 +225,47 @@ fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
     Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
 }
 
-/// Renames a symbolic link while something is pending, in its turn. `false` if it is none, or if
-/// all that is pending has to be published first.
-fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<bool> {
+/// What became of a rename in its turn.
+enum InTurn {
+    /// It is entered.
+    Done,
+    /// Another process has made the new name meanwhile: it is looked at again.
+    Again,
+    /// It is none for the overlay.
+    No,
+}
+
+/// Tries a rename in its turn. Whether it is entered.
+fn in_turn(mut once: impl FnMut() -> Result<InTurn>) -> Result<bool> {
+    for _ in 0..MAX_TRIES {
+        match once()? {
+            InTurn::Done => return Ok(true),
+            InTurn::Again => {}
+            InTurn::No => return Ok(false),
+        }
+    }
+    Ok(false)
+}
+
+/// Whether another process has made, or makes, a name since the PFS was asked for it, of which the
+/// overlay says nothing. With the lock held.
+fn is_changed(to: &Place, entry: &Entry, watch: NameWatch) -> bool {
+    !matches!(entry, Entry::File(_) | Entry::Symlink(_)) && watch.is_changed(to)
+}
+
+/// Renames a symbolic link while something is pending, in its turn. [`InTurn::No`] if it is none,
+/// or if all that is pending has to be published first.
+fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
-    let Some(target) = link_target(from, source)? else { return Ok(false) };
+    let Some(target) = link_target(from, source)? else { return Ok(InTurn::No) };
     let target = target.get();
-    let (dir, there) = look_at_target(to)?;
+    let (dir, watch, there) = look_at_target(to)?;
     if from.parent() != to.parent() {
         may_change_directory(from)?;
     }
     let journal = Journal::lock(&root)?;
     if !dir.is_at(to)? {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     let is_same = match (tree::read(&root, from.rel())?, source) {
         (Entry::Symlink(now), Entry::Symlink(_)) => now.get() == target,
@@ -243,30 +273,33 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
         _ => false,
     };
     if !is_same {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     let replaced = tree::read(&root, to.rel())?;
+    if is_changed(to, &replaced, watch) {
+        return Ok(InTurn::Again);
+    }
     let is_there = match &replaced {
         Entry::Nothing | Entry::Clean(_) => there.is_some(),
         Entry::Removed => false,
         Entry::Symlink(_) => true,
         // (What others write there is waited for.)
-        Entry::File(_) | Entry::Directory | Entry::RemovedDir => return Ok(false),
+        Entry::File(_) | Entry::Directory | Entry::RemovedDir => return Ok(InTurn::No),
     };
     if noreplace && is_there {
         return Err(libc::EEXIST);
     }
     // Plain calls would go through what the PFS still has of that name.
     if there.is_some() {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     if from.rel() == to.rel() {
-        return Ok(true);
+        return Ok(InTurn::Done);
     }
     let mut what = PathBuffer::front();
     let fits = [to.rel(), b"\0", target].into_iter().all(|text| what.append(text).is_some());
     if !fits || record::len(from.rel().len(), what.get().len()).is_none() {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     let about = About { id: 0, flags: flag::PUBLISHED, found: found::NOTHING };
     let append = || journal.append(Op::RenameLink, about, from.rel(), what.get());
@@ -290,13 +323,13 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     if let Entry::Clean(clean) = replaced {
         drop_data(&root, &clean.file);
     }
-    Ok(true)
+    Ok(InTurn::Done)
 }
 
-/// Renames a pending file; `false` if it is none any more.
-fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<bool> {
+/// Renames a pending file. [`InTurn::No`] if it is none any more.
+fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
-    let (dir, there) = look_at_target(to)?;
+    let (dir, watch, there) = look_at_target(to)?;
     let has_names = there.is_some_and(|st| st.st_nlink > 1 && !is_dir(&st)) && !noreplace;
     if has_names {
         publish_for_names(from)?;
@@ -308,11 +341,14 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     let from_dir = other.as_ref().unwrap_or(&dir);
     let was_published = from_dir.lstat(from).is_ok();
     let journal = Journal::lock(&root)?;
-    let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(false) };
+    let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(InTurn::No) };
     if !dir.is_at(to)? {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     let replaced = tree::read(&root, to.rel())?;
+    if is_changed(to, &replaced, watch) {
+        return Ok(InTurn::Again);
+    }
     let is_there = match &replaced {
         Entry::Nothing | Entry::Directory | Entry::Clean(_) => there.is_some(),
         Entry::Removed | Entry::RemovedDir => false,
@@ -322,7 +358,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         return Err(libc::EEXIST);
     }
     if matches!(replaced, Entry::RemovedDir) {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     // (Looked at again: the agent may just have removed the directory that was there.)
     if there.is_some_and(|st| is_dir(&st))
@@ -332,10 +368,10 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
         return Err(if lies_below(from.rel(), to.rel()) { libc::ENOTEMPTY } else { libc::EISDIR });
     }
     if from.rel() == to.rel() {
-        return Ok(true);
+        return Ok(InTurn::Done);
     }
     if matches!(replaced, Entry::Directory) && !subtree::remove_empty(&root, to.rel()) {
-        return Ok(false);
+        return Ok(InTurn::No);
     }
     let was_published = was_published || is_published(from_dir, from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };
@@ -368,7 +404,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<b
     if is_removed {
         barrier::wait_until_entry(&root, removal);
     }
-    Ok(true)
+    Ok(InTurn::Done)
 }
 
 /// Before a pending file is renamed over one of several names of a file: the other names tell how

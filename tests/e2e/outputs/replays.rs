@@ -42,6 +42,17 @@ fn links_on_the_way_are_those_that_the_job_has_made() {
     w.same(&w.program("links.py"), &[Drain::Quick, Drain::Slow], 15);
 }
 
+/// While what a process has made is being published, another one that found nothing of that name
+/// made it, too.
+#[test]
+fn a_name_is_made_or_taken_by_one_of_two_processes() {
+    let w = Outputs::new();
+    let staged = w.staged(&w.program("claims.py").arg("150"), Drain::Quick);
+    let wrong: Vec<&str> = staged.ended.text().lines().filter(|line| !line.ends_with(": 0")).collect();
+    assert!(wrong.is_empty() && staged.ended.text().lines().count() == 13, "{wrong:?} {}", staged.ended.errors());
+    assert!(w.parts() >= 500, "{} files were staged", w.parts());
+}
+
 #[test]
 fn modes_owners_times_and_reopened_files() {
     let w = Outputs::new();

@@ -4,6 +4,7 @@ use crate::outputs::answer::Result;
 use crate::outputs::barrier;
 use crate::outputs::beside::UnderWay;
 use crate::outputs::journal::{About, Journal};
+use crate::outputs::name_watch::NameWatch;
 use crate::outputs::names::MAX_TRIES;
 use crate::outputs::place::Place;
 use crate::outputs::remembered::{is_dir, on_pfs};
@@ -21,8 +22,8 @@ pub struct Target {
     pub place: Place,
     /// The staged file that had the name before, if it was open.
     held: Option<Held>,
-    /// Until the plain call has ended.
-    pub under_way: Option<UnderWay>,
+    /// Until the plain call has ended; that of the other name, if it lies below the same root.
+    pub under_way: [Option<UnderWay>; 2],
 }
 
 /// A staged file that loses its name to a plain rename. While the descriptor is open, the agent
@@ -60,9 +61,9 @@ impl Target {
             let state = root.state();
             leave(&root)?;
             barrier::wait_until(&root, |_| !state.is_publishing(file.id));
-            return Ok(Self { place, held: Some(Held { file, fd }), under_way: None });
+            return Ok(Self { place, held: Some(Held { file, fd }), under_way: [None, None] });
         }
-        Ok(Self { place, held: None, under_way: None })
+        Ok(Self { place, held: None, under_way: [None, None] })
     }
 
     /// After the rename. What had the name before is lost, as on the PFS. Without its data the
@@ -70,7 +71,7 @@ impl Target {
     /// agent remove the name. A rename that has failed leaves all as it was.
     pub fn end(&mut self, is_done: bool) -> Result<()> {
         let Self { place, held, under_way } = self;
-        drop(under_way.take());
+        drop(core::mem::take(under_way));
         if is_done && place.rel().is_empty() {
             barrier::wait_for_root(&place.root);
         }
@@ -114,8 +115,8 @@ pub fn leave(root: &Root) -> Result<()> {
 }
 
 /// What the PFS has at the name that a rename gives, whose directory is followed, held, and may be
-/// changed.
-pub fn look_at_target(to: &mut Place) -> Result<(HeldParent, Option<libc::stat64>)> {
+/// changed. The name is watched from before that.
+pub fn look_at_target(to: &mut Place) -> Result<(HeldParent, NameWatch, Option<libc::stat64>)> {
     let root = to.root;
     if !to.parent().is_empty() && !tree::has_dir(&root, to.parent()) {
         match to.follow_parent() {
@@ -124,11 +125,12 @@ pub fn look_at_target(to: &mut Place) -> Result<(HeldParent, Option<libc::stat64
         }
     }
     let dir = HeldParent::of(to)?;
+    let watch = NameWatch::exclusive(to);
     let there = match dir.lstat(to) {
         Ok(st) => Some(st),
         Err(libc::ENOENT) => None,
         Err(e) => return Err(e),
     };
     dir.may_change(to)?;
-    Ok((dir, there))
+    Ok((dir, watch, there))
 }
