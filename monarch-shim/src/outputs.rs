@@ -44,6 +44,7 @@ pub mod began;
 pub mod beside;
 mod calls;
 pub mod create;
+pub mod crossing;
 mod data_roots;
 pub mod default_acl;
 pub mod descriptors;

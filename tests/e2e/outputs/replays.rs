@@ -42,6 +42,16 @@ fn links_on_the_way_are_those_that_the_job_has_made() {
     w.same(&w.program("links.py"), &[Drain::Quick, Drain::Slow], 15);
 }
 
+/// Each output root has an order and an overlay of its own.
+#[test]
+fn links_lead_from_one_output_root_to_another() {
+    let w = Outputs::new();
+    let sibling = w.root().with_file_name("sibling");
+    let job = w.program("links_between_roots.py");
+    let job = job.option("--output").option(sibling).option("--set").option("outputs.1.volatile=true");
+    w.same(&job, &[Drain::Quick, Drain::Slow], 15);
+}
+
 #[test]
 fn modes_owners_times_and_reopened_files() {
     let w = Outputs::new();
