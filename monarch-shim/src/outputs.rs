@@ -13,6 +13,7 @@
 //! | [`place`](mod@place) | from (dirfd, path) to a name below an output root |
 //! | [`entry`](mod@entry), [`tree`](mod@tree) | what the overlay says of a name; changing it |
 //! | [`walk`](mod@walk) | where a path leads with what is pending |
+//! | [`crossing`](mod@crossing) | links that lead from one output root into another |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
