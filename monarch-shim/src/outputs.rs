@@ -13,6 +13,7 @@
 //! | [`place`](mod@place) | from (dirfd, path) to a name below an output root |
 //! | [`entry`](mod@entry), [`tree`](mod@tree) | what the overlay says of a name; changing it |
 //! | [`walk`](mod@walk) | where a path leads with what is pending |
+//! | [`crossing`](mod@crossing) | links that lead from one output root into another |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
 //! | [`journal`](mod@journal) | the lock, and appending records |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
@@ -45,6 +46,7 @@ pub mod began;
 pub mod beside;
 mod calls;
 pub mod create;
+pub mod crossing;
 mod data_roots;
 pub mod default_acl;
 pub mod descriptors;

@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::crossing;
 use super::dir_times;
 use super::extended;
 use super::journal::{About, Journal};
@@ -110,7 +111,7 @@ fn change(
         // (The next open finds the published file to be another one than was copied.)
         Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
         Found::Entry(Entry::Symlink(_)) => {
-            barrier::wait_for_all(&place.root)?;
+            crossing::wait_for_all(place)?;
             return Ok(Answer::Plain);
         }
         Found::Entry(_) => return Ok(Answer::Plain),
@@ -169,7 +170,12 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
             forget_clean(place)?;
             return Ok(Answer::Plain);
         }
-        _ => return Ok(Answer::Plain),
+        // (By a link that is not published.)
+        Found::Elsewhere(mut path) => {
+            // SAFETY: a C string.
+            return done(unsafe { libc::truncate(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), len) });
+        }
+        Found::Entry(_) => return Ok(Answer::Plain),
     };
     let root = place.root;
     let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;

@@ -1,5 +1,6 @@
 //! What a path means on this node: the overlay first, links followed as the kernel would.
 
+use super::crossing::may_cross;
 use super::kernel::{self, Errno};
 use super::place::{Place, split};
 use super::roots;
@@ -26,11 +27,15 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
         place.is_missing = false;
         by_overlay |= place.by_overlay;
         let state = place.root.state();
-        if state.entries.load(Ordering::Acquire) == 0 || place.rel().is_empty() {
+        // (Otherwise a link may lead to what another output root has.)
+        let ends_here = !(follow || place.is_dir_path) || !may_cross(&place.root);
+        if state.entries.load(Ordering::Acquire) == 0 && ends_here || place.rel().is_empty() {
             return nothing(place, by_overlay);
         }
         match tree::read(&place.root, place.rel())? {
-            Entry::Nothing if state.pending.load(Ordering::Acquire) == 0 => return nothing(place, by_overlay),
+            Entry::Nothing if state.pending.load(Ordering::Acquire) == 0 && ends_here => {
+                return nothing(place, by_overlay);
+            }
             Entry::Nothing => {
                 if place.parent().is_empty() || tree::has_dir(&place.root, place.parent()) {
                     if matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {

@@ -4,6 +4,7 @@ use super::answer::{Answer, GONE, Result};
 use super::barrier;
 use super::beside::{self, UnderWay};
 use super::create::is_through;
+use super::crossing;
 use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -176,7 +177,7 @@ pub fn in_dots(place: &mut Place) -> Result<Answer<()>> {
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
         Found::Entry(_) => Ok(Answer::Plain),
         Found::Elsewhere(_) => {
-            barrier::wait_for_all(&place.root)?;
+            crossing::wait_for_all(place)?;
             Ok(Answer::Plain)
         }
     }
@@ -499,7 +500,7 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
     let found = lookup(place, follow)?;
     if matches!(found, Found::Elsewhere(_)) {
         // By a link that is not published.
-        barrier::wait_for_all(&place.root)?;
+        crossing::wait_for_all(place)?;
         return Ok(Answer::Plain);
     }
     if let Found::Entry(Entry::File(file)) = found {
@@ -521,14 +522,14 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
 /// Before a call that only the PFS can answer, such as link(2) or execve(2): waits until what lies
 /// at a place is published.
 pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
-    if place.root.state().pending.load(Ordering::Acquire) == 0 {
+    if place.root.state().pending.load(Ordering::Acquire) == 0 && !crossing::may_cross(&place.root) {
         return Ok(Answer::Plain);
     }
     match lookup(place, follow)? {
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
         // (Or a link on the way is not published.)
         Found::Entry(Entry::File(_) | Entry::Symlink(_)) | Found::Elsewhere(_) => {
-            barrier::wait_for_all(&place.root)?;
+            crossing::wait_for_all(place)?;
             Ok(Answer::Plain)
         }
         Found::Entry(_) => Ok(Answer::Plain),

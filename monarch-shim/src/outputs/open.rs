@@ -2,9 +2,9 @@
 
 use super::answer::{Answer, Result};
 use super::attributes;
-use super::barrier;
 use super::beside;
 use super::create::{Create, Created, create, is_through, replace};
+use super::crossing;
 use super::descriptors;
 use super::journal::About;
 use super::kernel::{self, Errno};
@@ -80,7 +80,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::RemovedDir | Entry::Removed if place.is_held => return Ok(Answer::Plain),
             Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
             // The file lies where the directory is until its turn has come.
-            Entry::RemovedDir if barrier::wait_for_all(&place.root)? => continue,
+            Entry::RemovedDir if crossing::wait_for_all(place)? => continue,
             Entry::RemovedDir => return Ok(Answer::Plain),
             Entry::Removed => {}
             Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
@@ -113,7 +113,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
                 Err(e) => return through_for(place, e),
             },
             // The link itself is opened, once it is published.
-            Entry::Symlink(_) if flags & libc::O_PATH != 0 && barrier::wait_for_all(&place.root)? => continue,
+            Entry::Symlink(_) if flags & libc::O_PATH != 0 && crossing::wait_for_all(place)? => continue,
             Entry::Symlink(_) => return Err(libc::ELOOP),
             Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
             Entry::Clean(clean) if !writes => {

@@ -1,5 +1,6 @@
 //! From (dirfd, path) to a name below an output root.
 
+use super::crossing::{self, crossed};
 use super::kernel::{self, Errno};
 use super::roots::{self, Root};
 use super::walk::{is_open_file, walk};
@@ -32,6 +33,8 @@ pub struct Place {
     pub is_by_number: bool,
     /// Whether the path is `.`: the directory itself is meant, even when it was removed.
     pub is_held: bool,
+    /// Whether a link of another output root may have led here.
+    pub by_other_root: bool,
 }
 
 impl Place {
@@ -51,7 +54,7 @@ impl Place {
             return Self::odd(ctx, path, true);
         }
         if let Some((root, rest)) = roots::at(ctx, path) {
-            return Self::at(root, rest);
+            return Self::at(root, rest).map(crossed);
         }
         if !roots::is_behind_known_link(ctx, path) {
             return None;
@@ -74,7 +77,7 @@ impl Place {
         };
         let mut place = Self::at(root, rest)?;
         place.is_dir_path = ends_like_dir(path);
-        Some(place)
+        Some(if follows { crossed(place) } else { place })
     }
 
     /// [`Place::absolute`] by the real path of an output root.
@@ -172,6 +175,7 @@ impl Place {
         let mut place = Self::at(root, rest)?;
         place.is_dir_path = ends_like_dir(path);
         place.by_overlay = walked.by_overlay;
+        place.by_other_root = walked.by_overlay && walked.by_other_root;
         Some(place)
     }
 
@@ -212,6 +216,7 @@ impl Place {
             by_overlay: false,
             is_by_number: false,
             is_held: false,
+            by_other_root: false,
         })
     }
 
@@ -248,7 +253,8 @@ impl Place {
     /// Goes on at another place, where a link leads: what only means a directory still does.
     pub fn lead_to(&mut self, next: Self) {
         let is_dir_path = self.is_dir_path || next.is_dir_path;
-        *self = Self { is_dir_path, ..next };
+        let by_other_root = self.by_other_root || next.by_other_root || !crossing::is_same(&self.root, &next.root);
+        *self = Self { is_dir_path, by_other_root, ..next };
     }
 
     /// Its path in the overlay.
@@ -296,6 +302,7 @@ impl Place {
         if let Some((root, rest)) = roots::at(&self.root.ctx, path.get()) {
             let mut rel = PathBuffer::front();
             append_plain(&mut rel, rest).ok_or(libc::ENAMETOOLONG)?;
+            self.by_other_root |= !crossing::is_same(&self.root, &root);
             (self.root, self.rel) = (root, rel);
         }
         Ok(Some(path))
@@ -316,7 +323,7 @@ impl Place {
             Some(rel)
         };
         let rel = all().ok_or(libc::ENAMETOOLONG)?;
-        let changed = rel.get() != self.rel();
+        let changed = rel.get() != self.rel() || !crossing::is_same(&self.root, &root);
         self.rel = rel;
         self.root = root;
         Ok(changed)

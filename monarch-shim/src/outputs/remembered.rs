@@ -3,6 +3,7 @@
 
 use super::answer::{GONE, Result};
 use super::barrier;
+use super::crossing;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::place::Place;
@@ -78,7 +79,7 @@ pub fn is_left_over(place: &Place) -> Result<bool> {
 /// removal of its own.
 pub(super) fn unhide(place: &Place) -> Result<()> {
     let root = &place.root;
-    barrier::wait_for_all(root)?;
+    crossing::wait_for_all(place)?;
     let is_hidden = || Ok::<_, Errno>(matches!(tree::read(root, place.rel())?, Entry::Removed));
     if !is_hidden()? {
         return Ok(());

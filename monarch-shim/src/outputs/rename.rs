@@ -4,6 +4,7 @@ use super::answer::{Answer, Result};
 use super::barrier;
 use super::beside;
 use super::create::is_through;
+use super::crossing::is_same;
 use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
@@ -57,13 +58,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         (Side::Outside(dev), Side::Place(to)) => return arrives(to, dev, flags),
         (Side::Place(from), Side::Place(to)) => (from, to),
     };
-    if from.root.staging() != to.root.staging() {
-        leave(&to.root)?;
-        let (_, after) = leaves(from, None)?;
-        let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
-        to.is_dir_path = false;
-        entry_at(&mut to)?;
-        return Ok((Answer::Plain, After::Cross(from, Some(Target::new(to, flags, None)?))));
+    if !is_same(&from.root, &to.root) {
+        return between_roots(from, to, flags);
     }
     let root = from.root;
     if is_quiet(&root) {
@@ -72,6 +68,10 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
     (from.is_dir_path, to.is_dir_path) = (false, false);
     let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
+    if !(is_same(&from.root, &root) && is_same(&to.root, &root)) {
+        (from.is_dir_path, to.is_dir_path) = (is_dir_path, to_is_dir_path);
+        return rename(Side::Place(from), Side::Place(to), flags);
+    }
     if from.rel() == to.rel() && !source.is_pending() {
         // Nothing moves: the kernel gives the answer.
         return Ok((Answer::Plain, After::Nothing));
@@ -120,6 +120,9 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if exchanges && (is_file(&from) || is_file(&to)) {
         return Err(libc::EINVAL);
     }
+    if !is_same(&from.root, &to.root) {
+        return between_roots(from, to, flags);
+    }
     let moving = beside::making(&from);
     // Another process has removed or renamed it since the call began.
     if matches!(tree::read(&root, from.rel())?, Entry::RemovedDir | Entry::Removed) {
@@ -128,6 +131,23 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let mut target = Target::new(to, flags, Some(&from))?;
     target.under_way = [beside::making(&target.place), moving];
     Ok((Answer::Plain, After::Move(from, target)))
+}
+
+/// A rename from one output root to another, each of which has an order of its own: what is pending
+/// below both is published first.
+#[cold]
+#[inline(never)]
+fn between_roots(from: Place, mut to: Place, flags: u32) -> Result<(Answer<()>, After)> {
+    leave(&to.root)?;
+    let (_, after) = leaves(from, None)?;
+    let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
+    to.is_dir_path = false;
+    if matches!(entry_at(&mut to)?, Entry::Removed) {
+        unhide(&to)?;
+    }
+    let mut target = Target::new(to, flags, None)?;
+    target.under_way = [beside::making(&target.place), None];
+    Ok((Answer::Plain, After::Cross(from, Some(target))))
 }
 
 /// The error of a rename of a pending file by, or to, a path that can only mean a directory.
@@ -260,6 +280,9 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     let Some(target) = link_target(from, source)? else { return Ok(InTurn::No) };
     let target = target.get();
     let (dir, watch, there) = look_at_target(to)?;
+    if !is_same(&to.root, &root) {
+        return Ok(InTurn::No);
+    }
     if from.parent() != to.parent() {
         may_change_directory(from)?;
     }
@@ -330,6 +353,9 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
 fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
     let (dir, watch, there) = look_at_target(to)?;
+    if !is_same(&to.root, &root) {
+        return Ok(InTurn::No);
+    }
     let has_names = there.is_some_and(|st| st.st_nlink > 1 && !is_dir(&st)) && !noreplace;
     if has_names {
         publish_for_names(from)?;
@@ -483,5 +509,5 @@ fn entered_meanwhile(mut from: Place, mut to: Place) -> Result<()> {
     from.follow_parent()?;
     to.follow_parent()?;
     let is_directory = matches!(tree::read(&from.root, from.rel())?, Entry::Directory);
-    if is_directory && from.root.staging() == to.root.staging() { moved_along(&from, &to) } else { Ok(()) }
+    if is_directory && is_same(&from.root, &to.root) { moved_along(&from, &to) } else { Ok(()) }
 }

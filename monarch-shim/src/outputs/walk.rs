@@ -4,9 +4,10 @@
 //! to one that the job has removed, or to one that it has replaced: the kernel's walk ends
 //! elsewhere then.
 
+use super::crossing::is_same;
 use super::entry::{self, Entry};
 use super::kernel;
-use super::roots;
+use super::roots::{self, Root};
 use crate::descriptor_names::is_below_proc;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
@@ -23,6 +24,24 @@ pub struct Walked {
     /// Whether a link that is not published, or a name that is removed, was on the way: the kernel
     /// walks elsewhere.
     pub by_overlay: bool,
+    /// Whether the way led through more than one output root.
+    pub by_other_root: bool,
+}
+
+/// What was on the way so far.
+#[derive(Default)]
+struct Way {
+    by_overlay: bool,
+    by_other_root: bool,
+    first: Option<Root>,
+}
+
+impl Way {
+    /// An output root is on the way.
+    fn meets(&mut self, root: &Root) {
+        let first = *self.first.get_or_insert(*root);
+        self.by_other_root |= !is_same(&first, root);
+    }
 }
 
 /// What is at a path on the way.
@@ -42,7 +61,7 @@ enum Step {
 pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
     let (mut real, mut rest) = (PathBuffer::front(), PathBuffer::front());
     rest.append(path)?;
-    let (mut at, mut links, mut by_overlay, mut is_over) = (0, 0, false, false);
+    let (mut at, mut links, mut way, mut is_over) = (0, 0, Way::default(), false);
     while let Some((name, end)) = component(rest.get(), at) {
         let behind = rest.get().get(end..)?;
         at = end;
@@ -59,8 +78,7 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
         }
         real.append(b"/")?;
         real.append(name)?;
-        let step =
-            if is_over { Step::End } else { step(ctx, &mut real, follow || !behind.is_empty(), &mut by_overlay)? };
+        let step = if is_over { Step::End } else { step(ctx, &mut real, follow || !behind.is_empty(), &mut way)? };
         match step {
             Step::On => {}
             Step::Link(_) if behind.is_empty() && roots::at(ctx, real.get()).is_none() && is_open_file(real.get()) => {
@@ -91,7 +109,7 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
     if real.get().is_empty() {
         real.append(b"/")?;
     }
-    Some(Walked { path: Absolute(real), by_overlay })
+    Some(Walked { path: Absolute(real), by_overlay: way.by_overlay, by_other_root: way.by_other_root })
 }
 
 /// Whether a path that was followed is a directory's: nothing else has a directory above it.
@@ -118,18 +136,19 @@ fn parent(real: &PathBuffer) -> Option<PathBuffer> {
 }
 
 #[inline(never)]
-fn step(ctx: &Ctx, real: &mut PathBuffer, follow: bool, by_overlay: &mut bool) -> Option<Step> {
+fn step(ctx: &Ctx, real: &mut PathBuffer, follow: bool, way: &mut Way) -> Option<Step> {
     if let Some((root, below)) = roots::at(ctx, real.get())
         && let Some(rel) = below.strip_prefix(b"/").filter(|rel| !rel.is_empty())
     {
+        way.meets(&root);
         match entry::read(&root, rel).ok()? {
             Entry::Symlink(_) if !follow => return Some(Step::On),
             Entry::Symlink(target) => {
-                *by_overlay = true;
+                way.by_overlay = true;
                 return Some(Step::Link(target));
             }
             Entry::Removed | Entry::RemovedDir => {
-                *by_overlay = true;
+                way.by_overlay = true;
                 return Some(Step::End);
             }
             Entry::File(_) => return Some(Step::End),

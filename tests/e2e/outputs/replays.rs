@@ -54,6 +54,16 @@ fn a_name_is_made_or_taken_by_one_of_two_processes() {
     assert!(w.parts() >= 500, "{} files were staged", w.parts());
 }
 
+/// Each output root has an order and an overlay of its own.
+#[test]
+fn links_lead_from_one_output_root_to_another() {
+    let w = Outputs::new();
+    let sibling = w.root().with_file_name("sibling");
+    let job = w.program("links_between_roots.py");
+    let job = job.option("--output").option(sibling).option("--set").option("outputs.1.volatile=true");
+    w.same(&job, &[Drain::Quick, Drain::Slow], 15);
+}
+
 #[test]
 fn modes_owners_times_and_reopened_files() {
     let w = Outputs::new();

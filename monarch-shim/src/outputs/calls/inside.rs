@@ -9,7 +9,7 @@ use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::{Place, real_path};
 use crate::outputs::roots::{self, Root};
 use crate::outputs::tree::Entry;
-use crate::outputs::{barrier, kernel, listing, peers, subtree};
+use crate::outputs::{barrier, crossing, kernel, listing, peers, subtree};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering;
 use monarch_guest::ctx::{self, Ctx};
@@ -152,7 +152,7 @@ fn publish_place(place: &mut Place, subject: Subject) -> Result<()> {
         }
         Subject::Tree | Subject::TreeThroughLinks => peers::settle_tree(place),
     }
-    if place.root.state().pending.load(Ordering::Acquire) == 0 {
+    if place.root.state().pending.load(Ordering::Acquire) == 0 && !crossing::may_cross(&place.root) {
         return Ok(());
     }
     let is_pending = match lookup(place, true) {
@@ -170,7 +170,7 @@ fn publish_place(place: &mut Place, subject: Subject) -> Result<()> {
             Subject::Tree | Subject::TreeThroughLinks => subtree::has_pending(&place.root, place.rel())?,
         };
     if is_needed {
-        barrier::wait_for_all(&place.root)?;
+        crossing::wait_for_all(place)?;
     }
     Ok(())
 }
@@ -213,7 +213,7 @@ pub unsafe fn connect(path: *const c_char) -> Option<c_int> {
             }
             Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
             // By a link that is not published.
-            Found::Elsewhere(_) => barrier::wait_for_all(&place.root).map(|_| Answer::Plain),
+            Found::Elsewhere(_) => crossing::wait_for_all(place).map(|_| Answer::Plain),
             _ => Ok(Answer::Plain),
         })
     }
