@@ -253,7 +253,7 @@ impl RootDrain {
     /// # Errors
     /// [`OutputsError`].
     pub fn publish_snapshot(&self, root: &Path, file: &Path) -> Result<u64, OutputsError> {
-        let (snapshot, answer) = snapshot::copy(&self.staging, self.target().as_ref(), root, file)?;
+        let (snapshot, answer) = snapshot::copy(&self.staging, self.target(), root, file)?;
         let bytes = snapshot.bytes;
         self.shared.view.snapshots.lock().unwrap_or_else(PoisonError::into_inner).push(snapshot);
         self.staging.map().notify_agent();
