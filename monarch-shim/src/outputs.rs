@@ -34,6 +34,7 @@
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
+//! | [`others`] | processes whose rights are not the agent's any more |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -59,6 +60,7 @@ mod name_hashes;
 pub mod names;
 pub mod open;
 pub mod order;
+pub mod others;
 mod part;
 pub mod peers;
 pub mod place;

@@ -5,6 +5,7 @@ use super::answer::GONE;
 use super::began;
 use super::kernel::{self, Errno, SignalsBlocked};
 use super::order;
+use super::others;
 use super::roots::Root;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -103,6 +104,10 @@ impl<'r> Journal<'r> {
         let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
         let file = match kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW) {
             Err(_) if is_gone() => return Err(GONE),
+            Err(libc::EACCES) => {
+                let open = || kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW);
+                others::open_as_agent(&root.ctx, open).ok_or(libc::EACCES)?
+            }
             file => file?,
         };
         if !take(&file, &mut signals) {

@@ -171,6 +171,15 @@ fn questions_by_number_and_odd_removals_are_answered_as_directly() {
 }
 
 #[test]
+fn a_process_that_becomes_another_user_may_what_it_may_directly() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    same(Outputs::new, "users.py", &[], &DRAINED, 20);
+}
+
+#[test]
 fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
     let rows = ["more_than_any_table_holds"];
     let w = Outputs::new();
