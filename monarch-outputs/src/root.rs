@@ -328,6 +328,7 @@ impl Shared {
             let open = self.plan.lock().planner.open_files().map(|file| file.staged.id).collect();
             let is_busy = self.room.tick(&open);
             ahead::keep_for(staging);
+            staging.lengthen_journal();
             std::thread::sleep(ROOM_TICK);
             if !is_busy && since.elapsed() > IDLE_ROOM_TICK {
                 staging.sleep(seen, IDLE_ROOM_TICK);

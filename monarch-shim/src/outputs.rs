@@ -14,7 +14,7 @@
 //! | [`entry`](mod@entry), [`tree`](mod@tree) | what the overlay says of a name; changing it |
 //! | [`walk`](mod@walk) | where a path leads with what is pending |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
-//! | [`journal`](mod@journal) | the lock, and appending records |
+//! | [`journal`](mod@journal), [`limited`] | the lock, and appending records; where files may not be so long |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
 //! | [`open`](mod@open), [`staged`](mod@staged) | opens; opening staged files |
 //! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
@@ -34,6 +34,7 @@
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
+//! | [`plainly`](mod@plainly) | calls that cannot append to the journal |
 //! | [`others`] | processes whose rights are not the agent's any more |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
@@ -54,6 +55,7 @@ mod entry;
 pub mod extended;
 pub mod journal;
 pub mod kernel;
+mod limited;
 pub mod listing;
 pub mod lookup;
 mod name_hashes;
@@ -64,6 +66,7 @@ pub mod others;
 mod part;
 pub mod peers;
 pub mod place;
+mod plainly;
 pub mod remembered;
 pub mod rename;
 pub mod roots;
