@@ -53,9 +53,9 @@ def each_call():
     os.unlink("b")
     os.symlink("c", "l")
     os.mkdir("d")
-    put("d/e", b"e")
-    os.rename("d/e", "e")
     os.rmdir("d")
+    put("e.new", b"e")
+    os.rename("e.new", "e")
     os.chmod("c", 0o640)
     os.truncate("c", 0)
     with open("c", "ab") as f:
