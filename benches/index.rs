@@ -215,24 +215,24 @@ fn measure_distributed(nodes: u32, paths: u32) {
         status.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
     };
     let before = resident();
-    let start = processor_time();
+    let start = processor_time(ClockId::ThreadCPUTime);
     let held: Vec<Directory> = (0..dirs).map(|n| Directory::synthetic(n, PER_DIR)).collect();
-    let made = processor_time() - start;
+    let made = processor_time(ClockId::ThreadCPUTime) - start;
     let (memory, names) = (resident() - before, u64::from(dirs) * u64::from(PER_DIR));
     let counted: usize = held.iter().map(Directory::held_bytes).sum();
     let few = &held[..held.len().min(1000)];
-    let start = processor_time();
+    let start = processor_time(ClockId::ThreadCPUTime);
     let messages: Vec<Vec<u8>> = few.iter().map(|dir| dir.encode(|_| false)).collect();
-    let encode = (processor_time() - start) / few.len().max(1) as u32;
-    let start = processor_time();
+    let encode = (processor_time(ClockId::ThreadCPUTime) - start) / few.len().max(1) as u32;
+    let start = processor_time(ClockId::ThreadCPUTime);
     let taken: Vec<Directory> = messages.iter().filter_map(|message| Directory::decode(message)).collect();
-    let decode = (processor_time() - start) / few.len().max(1) as u32;
-    let start = processor_time();
+    let decode = (processor_time(ClockId::ThreadCPUTime) - start) / few.len().max(1) as u32;
+    let start = processor_time(ClockId::ThreadCPUTime);
     let mut found = 0;
     for (n, dir) in (0..).zip(&taken) {
         found += u32::from(dir.attributes(format!("n{n:08}_{:08}", n % PER_DIR).as_bytes()).is_some());
     }
-    let find = (processor_time() - start) / found.max(1);
+    let find = (processor_time(ClockId::ThreadCPUTime) - start) / found.max(1);
     println!(
         "{paths} paths on {nodes} nodes: a node holds {dirs} directories of {PER_DIR} in {:.3} GiB ({:.1} B each with names of 18, \
          counted as {:.1}), made in {:.2} s; message of a directory {} B, made in {encode:.0?}, taken in in {decode:.0?}; an entry \

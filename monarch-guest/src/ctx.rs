@@ -18,7 +18,7 @@
 use crate::errno;
 use crate::process::process;
 use core::sync::atomic::Ordering;
-use gate::{BOOTED, FOREIGN, MAPPED, ON};
+use gate::{BOOTED, FOREIGN, MAPPED, ON, OTHER_RIGHTS};
 use monarch_abi::control::{ControlMap, Counter};
 
 pub mod files;
@@ -89,10 +89,33 @@ pub fn mapped() -> Option<Ctx> {
 #[inline]
 #[must_use]
 pub fn for_outputs() -> Option<Ctx> {
+    for_outputs_or(|| None::<()>).ok()
+}
+
+/// [`for_outputs`] that says what `closed` says, where the gate is closed: that the call has failed,
+/// or nothing.
+///
+/// # Errors
+/// That, or `None` where there are no output roots.
+#[inline]
+pub fn for_outputs_or<F>(closed: impl FnOnce() -> Option<F>) -> Result<Ctx, Option<F>> {
     if process().gate.load(Ordering::Acquire) != ON && !look() {
-        return None;
+        return Err(closed());
     }
     // SAFETY: the gate opens after the constructor has found that it is mapped.
+    let map = unsafe { gate::any_control() };
+    if map.ctl.outputs_len.load(Ordering::Acquire) != 0 { Ok(Ctx { map, opening: false, below: 0 }) } else { Err(None) }
+}
+
+/// The gate for what concerns output roots in a process that has other rights than the agent, and
+/// that [`for_outputs`] is closed for.
+#[cold]
+#[must_use]
+pub fn for_outputs_of_others() -> Option<Ctx> {
+    if process().gate.load(Ordering::Acquire) != OTHER_RIGHTS || BOOTED.load(Ordering::Acquire) != MAPPED {
+        return None;
+    }
+    // SAFETY: it is mapped, as was just seen.
     let map = unsafe { gate::any_control() };
     (map.ctl.outputs_len.load(Ordering::Acquire) != 0).then_some(Ctx { map, opening: false, below: 0 })
 }

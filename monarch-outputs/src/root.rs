@@ -253,7 +253,7 @@ impl RootDrain {
     /// # Errors
     /// [`OutputsError`].
     pub fn publish_snapshot(&self, root: &Path, file: &Path) -> Result<u64, OutputsError> {
-        let (snapshot, answer) = snapshot::copy(&self.staging, self.target().as_ref(), root, file)?;
+        let (snapshot, answer) = snapshot::copy(&self.staging, self.target(), root, file)?;
         let bytes = snapshot.bytes;
         self.shared.view.snapshots.lock().unwrap_or_else(PoisonError::into_inner).push(snapshot);
         self.staging.map().notify_agent();
@@ -328,6 +328,7 @@ impl Shared {
             let open = self.plan.lock().planner.open_files().map(|file| file.staged.id).collect();
             let is_busy = self.room.tick(&open);
             ahead::keep_for(staging);
+            staging.lengthen_journal();
             std::thread::sleep(ROOM_TICK);
             if !is_busy && since.elapsed() > IDLE_ROOM_TICK {
                 staging.sleep(seen, IDLE_ROOM_TICK);

@@ -7,22 +7,60 @@
 use crate::copy::{Failure, attributes_of};
 use crate::errors::OutputsError;
 use crate::plan::{join, parent};
+use crate::processes::began_ticks;
 use crate::shared_plan::SharedPlan;
 use crate::staging::StagingDir;
 use crate::target::OutputTarget;
 use monarch_abi::outputs::STAGED_MODE;
+use monarch_abi::outputs::making::Making;
 use monarch_abi::outputs::names::{Link, Staged, part_name};
 use monarch_abi::outputs::record::{Op, flag};
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Bit of the number in the name of a part file that holds a snapshot.
 const SNAPSHOT: u64 = 1 << 63;
+/// Bits of it that two snapshots of one file differ in.
+const TURNS: u64 = 0x7fff << 48;
 /// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// A part file that holds a snapshot. It goes with the value, unless it has got the name of the
+/// file; if the agent is killed, the next one removes it.
+#[derive(Debug)]
+struct Part {
+    target: Arc<dyn OutputTarget>,
+    path: Vec<u8>,
+    /// What the next agent would know it by, if a slot was free.
+    making: Option<&'static Making>,
+    is_named: bool,
+}
+
+impl Part {
+    fn new(staging: &StagingDir, target: &Arc<dyn OutputTarget>, staged: &Staged, name: &[u8]) -> Self {
+        static TURN: AtomicU64 = AtomicU64::new(0);
+        let id = staged.id | SNAPSHOT | (TURN.fetch_add(1, Ordering::Relaxed) << 48) & TURNS;
+        let pid = std::process::id();
+        let ticks = began_ticks(pid).unwrap_or(0);
+        let making = staging.state().making.iter().find(|slot| slot.claim(pid, ticks, parent(name)));
+        making.iter().for_each(|slot| slot.begin(id));
+        let path = join(parent(name), &part_name(staging.info().instance, id));
+        Self { target: target.clone(), path, making, is_named: false }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_named {
+            let _ = self.target.unlink(&self.path);
+        }
+        self.making.iter().for_each(|slot| slot.free());
+    }
+}
 
 /// A snapshot that is copied and has no name yet.
 #[derive(Debug)]
@@ -30,7 +68,7 @@ pub struct Snapshot {
     staged: Staged,
     /// The name of the file, below the output root.
     name: Vec<u8>,
-    part: Vec<u8>,
+    part: Part,
     /// Bytes of the snapshot.
     pub bytes: u64,
     /// All entries up to this record are published first.
@@ -47,7 +85,7 @@ pub type Answer = Receiver<Result<(), Failure>>;
 /// [`OutputsError`].
 pub fn copy(
     staging: &StagingDir,
-    target: &dyn OutputTarget,
+    target: &Arc<dyn OutputTarget>,
     root: &Path,
     file: &Path,
 ) -> Result<(Snapshot, Answer), OutputsError> {
@@ -61,13 +99,13 @@ pub fn copy(
     let Some(Link::File(staged)) = text.as_deref().and_then(Link::parse) else { return Err(not_staged()) };
     let data = staging.open_data(&staged).map_err(OutputsError::io("open the staged file of", file))?;
     let st = rustix::fs::fstat(&data).map_err(OutputsError::io("stat the staged file of", file))?;
-    let part = join(parent(name), &part_name(staging.info().instance, staged.id | SNAPSHOT));
+    let part = Part::new(staging, target, &staged, name);
     let copy = || -> Result<u64, Errno> {
-        match target.unlink(&part) {
+        match target.unlink(&part.path) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
-        let to = target.create(&part, st.st_mode & 0o7777 & !STAGED_MODE)?;
+        let to = target.create(&part.path, st.st_mode & 0o7777 & !STAGED_MODE)?;
         let (mut buffer, mut at) = (vec![0; CHUNK_BYTES], 0);
         loop {
             let got = rustix::io::retry_on_intr(|| rustix::io::pread(&data, &mut buffer[..], at))?;
@@ -96,11 +134,10 @@ pub fn copy(
 impl Snapshot {
     /// Gives it the name of its file, unless that was closed, renamed or removed meanwhile. Nothing
     /// else is being published.
-    pub fn publish(self, plan: &SharedPlan, target: &dyn OutputTarget) {
+    pub fn publish(mut self, plan: &SharedPlan, target: &dyn OutputTarget) {
         let end = self.rename(plan, target);
-        if !matches!(end, Ok(true)) {
-            let _ = target.unlink(&self.part);
-        }
+        self.part.is_named = matches!(end, Ok(true));
+        drop(self.part);
         // (The caller has given up after SNAPSHOT_TIMEOUT.)
         let _ = self.answer.send(end.map(|_| ()));
     }
@@ -126,7 +163,7 @@ impl Snapshot {
             plan.read(staging)?;
         }
         let done = target
-            .rename(&self.part, &self.name)
+            .rename(&self.part.path, &self.name)
             .map_err(fail("rename the part file to"))
             .and_then(|()| target.sync_dir(parent(&self.name)).map_err(fail("sync the directory")));
         let _lock = staging.lock_journal().map_err(|_| fail("lock the journal")(Errno::IO))?;

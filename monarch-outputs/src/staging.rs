@@ -275,6 +275,24 @@ impl StagingDir {
         self.journal.metadata().map_or(0, |meta| meta.len())
     }
 
+    /// Makes the file of the journal longer than the journal, for processes that may not
+    /// ([`State::is_limited`]). Where the tier has no space, they do without.
+    pub fn lengthen_journal(&self) {
+        /// Bytes that processes want behind the end at least, and what they get at once.
+        const LOW: u64 = 512 << 10;
+        const AHEAD: u64 = 1 << 20;
+        if self.state().is_limited.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        // (Where it is cut meanwhile, the bytes before these are read as zeros.)
+        let tail = self.state().tail.load(Ordering::Acquire);
+        if self.journal_len() < tail + LOW
+            && rustix::fs::fallocate(&self.journal, FallocateFlags::empty(), tail, AHEAD).is_ok()
+        {
+            self.map().notify_processes();
+        }
+    }
+
     /// Cuts the journal to nothing. The caller holds its lock, and has logged that all is done.
     ///
     /// # Errors

@@ -15,7 +15,7 @@
 //! | [`walk`](mod@walk) | where a path leads with what is pending |
 //! | [`crossing`](mod@crossing) | links that lead from one output root into another |
 //! | [`lookup`](mod@lookup) | what a path means on this node |
-//! | [`journal`](mod@journal) | the lock, and appending records |
+//! | [`journal`](mod@journal), [`limited`] | the lock, and appending records; where files may not be so long |
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
 //! | [`open`](mod@open), [`staged`](mod@staged) | opens; opening staged files |
 //! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
@@ -36,6 +36,8 @@
 //! | [`name_watch`] | what others make of a name since the PFS was asked |
 //! | [`peers`] | names that other nodes have written and not published |
 //! | [`spare`](mod@spare) | descriptors of the shim where the process has none left |
+//! | [`plainly`](mod@plainly) | calls that cannot append to the journal |
+//! | [`others`] | processes whose rights are not the agent's any more |
 //! | [`answer`](mod@answer) | results of calls |
 //! | [`kernel`] | system calls about names |
 
@@ -56,6 +58,7 @@ mod entry;
 pub mod extended;
 pub mod journal;
 pub mod kernel;
+mod limited;
 pub mod listing;
 pub mod lookup;
 mod name_hashes;
@@ -63,9 +66,11 @@ mod name_watch;
 pub mod names;
 pub mod open;
 pub mod order;
+pub mod others;
 mod part;
 pub mod peers;
 pub mod place;
+mod plainly;
 pub mod remembered;
 pub mod rename;
 pub mod roots;

@@ -34,6 +34,7 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
     // Each copy in progress holds two descriptors.
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    may_write_all();
     let agent = match Agent::start_logging(&config) {
         Ok(agent) => agent,
         Err(e) => {
@@ -47,4 +48,16 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
     runtime.block_on(agent.serve())?;
     // Copiers may hang in a call to the PFS; nothing is lost when they end here.
     std::process::exit(0)
+}
+
+/// A limit of the shell for the length of files (`ulimit -f`) is meant for the files of the job: the
+/// agent's own are as long as they have to be, and its end is no answer.
+fn may_write_all() {
+    let limit = rustix::process::getrlimit(Resource::Fsize);
+    let none = Rlimit { current: None, maximum: None };
+    if limit.current.is_some() && rustix::process::setrlimit(Resource::Fsize, none).is_err() {
+        let _ = rustix::process::setrlimit(Resource::Fsize, Rlimit { current: limit.maximum, ..limit });
+    }
+    // SAFETY: no handler is set.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

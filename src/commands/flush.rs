@@ -47,11 +47,13 @@ const MAX_SNAPSHOT_TIME: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn main(args: &FlushArgs) -> Result<ExitCode> {
     let start = Instant::now();
-    let known = match agents::need(&args.config, ANSWER_TIMEOUT, |client| client.outputs(&[])) {
-        Ok(answers) => answers.given.into_iter().flatten().map(|s| s.path).collect::<Vec<PathBuf>>(),
+    let statuses = match agents::need(&args.config, ANSWER_TIMEOUT, |client| client.outputs(&[])) {
+        Ok(answers) => answers.given.into_iter().flatten().collect::<Vec<OutputStatus>>(),
         Err(code) => return Ok(code),
     };
-    let resolved = named::resolve(&args.dirs, &known).and_then(|dirs| Ok((dirs, named::resolve(&args.open, &known)?)));
+    let known: Vec<PathBuf> = statuses.iter().map(|status| status.path.clone()).collect();
+    let dirs = named::existing(&args.dirs, &statuses.iter().collect::<Vec<_>>());
+    let resolved = dirs.and_then(|dirs| Ok((dirs, named::resolve(&args.open, &known)?)));
     let (dirs, open) = match resolved {
         Ok(paths) => paths,
         Err(code) => return Ok(code),

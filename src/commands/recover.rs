@@ -84,10 +84,9 @@ pub(crate) fn main(args: &RecoverArgs) -> Result<ExitCode> {
 fn settled(args: &RecoverArgs) -> Result<Outputs, ExitCode> {
     let (start, bar) = (Instant::now(), Bar::new(args.quiet || args.json));
     let mut waiting = Waiting::new(Goal::Flushed, None);
-    let (mut is_first, mut dirs) = (true, args.dirs.clone());
+    let mut outputs = found::all(&args.config, &args.dirs)?;
+    let mut is_first = true;
     loop {
-        let outputs = found::all(&args.config, &dirs)?;
-        dirs.clone_from(&outputs.dirs);
         let drained = outputs.found.iter().filter(|found| found.is_drained).map(|found| &found.status);
         let pending: Vec<OutputStatus> = drained.filter(|status| status.is_pending()).cloned().collect();
         if std::mem::take(&mut is_first) {
@@ -104,6 +103,7 @@ fn settled(args: &RecoverArgs) -> Result<Outputs, ExitCode> {
         }
         waiting.show(&bar, &pending);
         std::thread::sleep(POLL_INTERVAL);
+        outputs = found::again(&args.config, outputs.dirs)?;
     }
 }
 

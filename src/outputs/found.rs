@@ -45,6 +45,27 @@ pub(crate) struct Outputs {
 /// The exit code, after a message, for a configuration that is wrong, and for a directory that does
 /// not exist.
 pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, ExitCode> {
+    let all = known(config)?;
+    let statuses: Vec<&OutputStatus> = all.found.iter().map(|f| &f.status).collect();
+    let dirs = named::existing(dirs, &statuses)?;
+    Ok(about(all, dirs))
+}
+
+/// [`all`] once more: these directories are comparable with paths of output roots.
+///
+/// # Errors
+/// The exit code, after a message, for a configuration that is wrong.
+pub(crate) fn again(config: &ConfigArgs, dirs: Vec<PathBuf>) -> Result<Outputs, ExitCode> {
+    Ok(about(known(config)?, dirs))
+}
+
+fn about(mut all: Outputs, dirs: Vec<PathBuf>) -> Outputs {
+    all.found.retain(|f| is_about(&dirs, &f.status.path));
+    Outputs { dirs, ..all }
+}
+
+/// All output roots.
+fn known(config: &ConfigArgs) -> Result<Outputs, ExitCode> {
     let ask = |client: &mut Client| client.outputs(&[]);
     let (agents, places) = agents::ask(config, ANSWER_TIMEOUT, ask)?;
     let is_missing = |tier: &PathBuf| !config.tier.is_empty() && !tier.exists();
@@ -58,11 +79,8 @@ pub(crate) fn all(config: &ConfigArgs, dirs: &[PathBuf]) -> Result<Outputs, Exit
     let known: Vec<PathBuf> = found.iter().map(|f| f.status.staging.clone()).collect();
     let left = left.into_iter().filter(|status| !known.contains(&status.staging));
     found.extend(left.map(|status| Found { status, is_drained: false }));
-    let roots: Vec<PathBuf> = found.iter().map(|f| f.status.path.clone()).collect();
-    let dirs = named::resolve(dirs, &roots)?;
-    found.retain(|f| is_about(&dirs, &f.status.path));
     found.sort_by(|a, b| a.status.path.cmp(&b.status.path));
-    Ok(Outputs { found, dirs, is_complete, missing_tier })
+    Ok(Outputs { found, dirs: Vec::new(), is_complete, missing_tier })
 }
 
 /// The directories of a configuration that may hold tiers.

@@ -3,6 +3,7 @@
 
 use crate::exit_code::EX_USAGE;
 use crate::say;
+use monarch_core::agent::protocol::OutputStatus;
 use monarch_core::shown::ShowPath;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -13,6 +14,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+/// The overlay in a staging directory: it has what is pending (docs/FORMATS.md).
+const TREE: &str = "tree";
 /// How long a file system may take to resolve a path.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -23,6 +26,33 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// answer.
 pub(crate) fn resolve(paths: &[PathBuf], roots: &[PathBuf]) -> Result<Vec<PathBuf>, ExitCode> {
     paths.iter().map(|path| one(path, roots)).collect()
+}
+
+/// [`resolve`] for directories: one below an output root has to be there, or to be pending. Where
+/// the output root is not there, or its file system does not answer, a directory counts as named.
+///
+/// # Errors
+/// As there.
+pub(crate) fn existing(dirs: &[PathBuf], outputs: &[&OutputStatus]) -> Result<Vec<PathBuf>, ExitCode> {
+    let roots: Vec<PathBuf> = outputs.iter().map(|output| output.path.clone()).collect();
+    let dirs = resolve(dirs, &roots)?;
+    let missing = dirs.iter().find(|dir| {
+        let mut around = outputs.iter().filter_map(|output| Some((output, dir.strip_prefix(&output.path).ok()?)));
+        let is_pending = |(output, rel): &(&&OutputStatus, &Path)| {
+            rel.as_os_str().is_empty() || output.staging.join(TREE).join(rel).symlink_metadata().is_ok()
+        };
+        let Some((output, _)) = around.clone().next() else { return false };
+        !around.any(|at| is_pending(&at))
+            && matches!(looked_up(dir), Some(Lookup::Missing(_) | Lookup::Failed(_)))
+            && matches!(looked_up(&output.path), Some(Lookup::Found(_)))
+    });
+    match missing {
+        None => Ok(dirs),
+        Some(dir) => {
+            say::err(format_args!("monarch: {} does not exist\n", dir.shown()));
+            Err(ExitCode::from(EX_USAGE))
+        }
+    }
 }
 
 /// Whether an output root is meant by these directories: it holds one of them, or lies in one.

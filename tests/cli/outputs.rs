@@ -49,6 +49,15 @@ fn roots_without_anything_pending_are_listed_on_request() {
     assert!(plain.code == Some(0) && plain.out.is_empty() && plain.err.contains("nothing is pending"), "{plain:?}");
     outputs(&["--all"]).fine(&["/scratch/run: nothing pending"]);
     outputs(&["--json"]).fine(&["/scratch/run"]);
-    // It is not looked up.
+    // Where the output root is not there, nothing says that a directory below it is not.
     outputs(&["/scratch/run/deeper"]).fine(&["/scratch/run: nothing pending"]);
+    let root = path(&p.at("root"));
+    std::fs::write(own.join("outputs/1/root"), format!(r#"{{"root":"{root}","tier":"nvme"}}"#)).expect("write");
+    let below = format!("{root}/nothing");
+    for command in ["outputs", "recover"] {
+        p.monarch([command, "--tier", &path(&tier), &below]).failed(2, &[&format!("{below} does not exist")]);
+    }
+    // A file that is pending.
+    std::os::unix::fs::symlink("F", own.join("outputs/1/tree/nothing")).expect("symlink");
+    outputs(&[&below]).fine(&["nothing pending"]);
 }

@@ -212,6 +212,33 @@ fn a_flush_publishes_what_an_open_file_has() {
 }
 
 #[test]
+fn a_flush_of_an_open_file_that_the_pfs_refuses_leaves_nothing() {
+    let p = Place::new(&[]);
+    let script = format!("exec 3> '{0}/grows.bin'; echo first >&3; echo written; read -r line", p.out.display());
+    let job = Job::new("sh").arg("-c").arg(script).option("--output").option(&p.out);
+    let mut job = p.w.start(&job);
+    job.until_written("written");
+    let parts = || {
+        let all = names(&p.w.backing().join("out"));
+        all.into_iter().filter(|name| name.starts_with(".monarch-part-")).count()
+    };
+    let before = parts();
+    p.refuse(FaultKind::EIO);
+    let file = p.out.join("grows.bin");
+    let flush = || p.monarch(&["flush", "--open", file.to_str().unwrap(), "--timeout", "2s"]);
+    for _ in 0..2 {
+        assert_ne!(flush().status.code(), Some(0));
+        assert_eq!(parts(), before, "the part file of the open file alone");
+    }
+    p.w.pfs().clear().unwrap();
+    says(&flush(), 0, &["all that was written so far is published"]);
+    assert_eq!((p.published("grows.bin"), parts()), (Some(6), before));
+    job.write(b"\n");
+    job.end().good();
+    assert_eq!(names(&p.w.backing().join("out")), ["grows.bin"]);
+}
+
+#[test]
 fn a_job_without_data_roots_is_served() {
     let p = Place::new(&[]);
     let tier = format!("{}:64MiB", p.tier.display());

@@ -47,7 +47,7 @@ pub mod closed {
 /// Words of [`State::written_through`].
 const WRITTEN_WORDS: usize = 15;
 
-/// The counters. Fields: 42, because this is the byte map of the file.
+/// The counters. Fields: 43, because this is the byte map of the file.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct State {
@@ -106,8 +106,11 @@ pub struct State {
     pub last_news: AtomicU64,
     /// When [`State::pending`] last became 1, in nanoseconds since 1970.
     pub pending_since_ns: AtomicU64,
+    /// 1 once a process has not been let make the journal longer: from then on the agent does, ahead
+    /// of its end.
+    pub is_limited: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 3],
+    pub reserved2: [AtomicU64; 2],
 
     /// All records up to this one are published, cancelled or merged into later ones.
     pub published: AtomicU64,

@@ -28,7 +28,7 @@ use super::answer::{Answer, Result, of_call};
 use super::barrier;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
-use super::{descriptors, kernel, roots, subtree};
+use super::{descriptors, kernel, others, roots, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
@@ -46,7 +46,11 @@ unsafe fn at_path<T>(
     failed: T,
     work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
 ) -> Option<T> {
-    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let ctx = match ctx::for_outputs_or(|| unsafe { others::settle(dirfd, path, false) }) {
+        Ok(ctx) => ctx,
+        Err(refused) => return refused.map(|()| failed),
+    };
     // SAFETY: by contract.
     unsafe { answer(&ctx, dirfd, path, failed, work) }
 }
@@ -60,7 +64,11 @@ unsafe fn at_path_beyond<T>(
     failed: T,
     work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
 ) -> Option<T> {
-    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let ctx = match ctx::for_outputs_or(|| unsafe { others::settle(dirfd, path, false) }) {
+        Ok(ctx) => ctx,
+        Err(refused) => return refused.map(|()| failed),
+    };
     // SAFETY: by contract.
     let bytes = unsafe { user::path(path)? };
     of_call(|| place_beyond(&ctx, dirfd, bytes, true).map(|mut place| work(&mut place)), failed)
@@ -112,7 +120,11 @@ unsafe fn at_changed_path<T>(
     failed: T,
     work: impl FnOnce(&mut Place) -> Result<Answer<T>>,
 ) -> Option<T> {
-    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let ctx = match ctx::for_outputs_or(|| unsafe { others::settle(dirfd, path, true) }) {
+        Ok(ctx) => ctx,
+        Err(refused) => return refused.map(|()| failed),
+    };
     // SAFETY: by contract.
     unsafe { answer_change(&ctx, (dirfd, path), follow, failed, work) }
 }

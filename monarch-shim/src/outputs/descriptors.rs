@@ -91,6 +91,11 @@ pub fn named(ctx: &Ctx, fd: c_int) -> Option<(Root, Staged)> {
     Some((root, Staged::parse(name)?))
 }
 
+/// The context, in a process with other rights, too: it has its descriptors.
+fn context() -> Option<Ctx> {
+    ctx::for_outputs().or_else(ctx::for_outputs_of_others)
+}
+
 /// A staged file whose descriptor is being closed.
 pub struct Closing {
     root: Root,
@@ -106,7 +111,7 @@ pub fn closing(fd: c_int) -> Option<Closing> {
         return None;
     }
     let saved = errno::errno();
-    let file = ctx::for_outputs().and_then(|ctx| {
+    let file = context().and_then(|ctx| {
         let writes = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY;
         if writes && !has_duplicate(fd) { staged(&ctx, fd) } else { None }
     });
@@ -197,7 +202,7 @@ pub fn published(fd: c_int) -> Option<Absolute> {
 /// the call by one that is asked about here, too.)
 pub fn without_agent(fd: c_int, set: impl FnOnce() -> c_int) -> c_int {
     let saved = errno::errno();
-    let staged = ctx::for_outputs().and_then(|ctx| staged(&ctx, fd));
+    let staged = context().and_then(|ctx| staged(&ctx, fd));
     let journal = staged.as_ref().and_then(|(root, _)| Journal::lock_soon(root).ok());
     errno::set_errno(saved);
     let result = set();
@@ -212,7 +217,7 @@ pub fn without_agent(fd: c_int, set: impl FnOnce() -> c_int) -> c_int {
 pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {
     let saved = errno::errno();
     if result == 0
-        && let Some(ctx) = ctx::for_outputs()
+        && let Some(ctx) = context()
         && let Some((root, file)) = staged(&ctx, fd)
         && let Ok(journal) = Journal::lock(&root)
     {

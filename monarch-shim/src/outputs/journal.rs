@@ -4,7 +4,9 @@
 use super::answer::GONE;
 use super::began;
 use super::kernel::{self, Errno, SignalsBlocked};
+use super::limited;
 use super::order;
+use super::others;
 use super::roots::Root;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -19,6 +21,8 @@ pub struct Journal<'r> {
     file: Fd,
     /// The last entry that was appended, or 0.
     entry: Cell<u64>,
+    /// Bytes of the file, where this process may not make it longer; 0: it may.
+    mapped_to: u64,
     /// Always there, until the lock is given back.
     signals: Option<SignalsBlocked>,
 }
@@ -63,8 +67,16 @@ fn exchange(from: i32, to: i32) {
 }
 
 impl<'r> Journal<'r> {
-    /// Waits for the lock.
+    /// Waits for the lock. EFBIG: this process may not append to a file of that length.
     pub fn lock(root: &'r Root) -> Result<Self, Errno> {
+        let journal = Self::lock_of_any_length(root)?;
+        if limited::may_append(root.state().tail.load(Ordering::Acquire)) {
+            return Ok(journal);
+        }
+        limited::with_room(root, journal, || Self::lock_of_any_length(root))
+    }
+
+    fn lock_of_any_length(root: &'r Root) -> Result<Self, Errno> {
         Self::lock_by(root, |file, signals| {
             for turn in 0_usize.. {
                 if sys::lock(file.0, libc::LOCK_EX | libc::LOCK_NB) {
@@ -84,7 +96,7 @@ impl<'r> Journal<'r> {
         })
     }
 
-    /// Waits for the lock, but not for long: this thread may have it already.
+    /// Waits for the lock, but not for long: this thread may have it already. Nothing is appended.
     pub fn lock_soon(root: &'r Root) -> Result<Self, Errno> {
         Self::lock_by(root, |file, _| {
             (0..TRIES).any(|turn| {
@@ -103,18 +115,40 @@ impl<'r> Journal<'r> {
         let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
         let file = match kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW) {
             Err(_) if is_gone() => return Err(GONE),
+            Err(libc::EACCES) => {
+                let open = || kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW);
+                others::open_as_agent(&root.ctx, open).ok_or(libc::EACCES)?
+            }
             file => file?,
         };
         if !take(&file, &mut signals) {
             return Err(libc::ENOLCK);
         }
         exchange(-1, file.0);
-        let locked = Self { root, file, entry: Cell::new(0), signals };
+        let locked = Self { root, file, entry: Cell::new(0), mapped_to: 0, signals };
         // (Its directory was renamed while this process waited.)
         if is_gone() {
             return Err(GONE);
         }
         Ok(locked)
+    }
+
+    /// Its descriptor.
+    pub const fn fd(&self) -> i32 {
+        self.file.0
+    }
+
+    /// What this process appends is written by mappings, as far as the file goes.
+    pub const fn is_mapped_to(&mut self, len: u64) {
+        self.mapped_to = len;
+    }
+
+    fn write(&self, record: &[u8], at: u64) -> Result<(), Errno> {
+        match self.mapped_to {
+            0 => kernel::write_all_at(self.file.0, record, at),
+            len if at.saturating_add(record.len() as u64) <= len => limited::write(self.file.0, record, at),
+            _ => Err(libc::EFBIG),
+        }
     }
 
     /// Appends a record.
@@ -145,9 +179,9 @@ impl<'r> Journal<'r> {
         };
         let record = record::write(out, header, op, a, b).ok_or(libc::ENAMETOOLONG)?;
         let tail = state.tail.load(Ordering::Acquire);
-        if let Err(errno) = kernel::write_all_at(self.file.0, record, tail) {
+        if let Err(errno) = self.write(record, tail) {
             if errno == libc::EFBIG {
-                // `ulimit -f` is meant for the files of the job.
+                // (The limit was set since the lock was taken.)
                 kernel::forget_signal(libc::SIGXFSZ);
             }
             return Err(errno);

@@ -7,10 +7,11 @@ use super::create::is_through;
 use super::crossing;
 use super::data_roots;
 use super::journal::{About, Journal};
-use super::kernel::{self, Errno};
+use super::kernel;
 use super::lookup::{Found, lookup};
 use super::name_watch::NameWatch;
 use super::place::Place;
+use super::plainly::goes_plainly;
 use super::remembered::{forget_changed, is_left_over, on_pfs, unhide};
 use super::roots::Root;
 use super::staged::is_written;
@@ -49,18 +50,6 @@ pub(super) fn may_change_directory(place: &Place) -> Result<()> {
 /// published.
 pub(super) fn is_published(dir: &HeldParent, place: &Place, file: &Staged) -> bool {
     place.root.state().is_publishing(file.id) || dir.lstat(place).is_ok()
-}
-
-/// Whether a call that has found no descriptor for the lock of the journal is a plain one: what it
-/// is about is published, once all entries so far are.
-pub(super) fn goes_plainly(place: &mut Place, errno: Errno) -> bool {
-    if !matches!(errno, libc::EMFILE | libc::ENFILE) {
-        return false;
-    }
-    let state = place.root.state();
-    let last = state.last_entry.load(Ordering::Acquire);
-    barrier::wait_until_entry(&place.root, last);
-    state.published.load(Ordering::Acquire) >= last && entry_at(place).is_ok_and(|entry| !entry.is_pending())
 }
 
 /// Most bytes of a name.
@@ -307,7 +296,13 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         if !may_be_queued && (!below.hides_names || is_refused(place)?) {
             return Ok(Answer::Plain);
         }
-        let journal = Journal::lock(&root)?;
+        let journal = match Journal::lock(&root) {
+            Err(e) => {
+                drop(under_way);
+                return if goes_plainly(place, e) { Ok(Answer::Plain) } else { Err(e) };
+            }
+            Ok(journal) => journal,
+        };
         // A file may have been entered there meanwhile, and even published.
         if root.state().seq.load(Ordering::Acquire) == seen {
             break journal;
@@ -333,7 +328,12 @@ pub fn rmdir(place: &mut Place) -> Result<Answer<()>> {
         barrier::wait_for_all(&root)?;
         return Ok(Answer::Plain);
     };
-    journal.append(Op::Rmdir, About::default(), place.rel(), b"")?;
+    let appended = journal.append(Op::Rmdir, About::default(), place.rel(), b"");
+    if let Err(e) = appended {
+        drop(journal);
+        drop(under_way);
+        return if goes_plainly(place, e) { Ok(Answer::Plain) } else { Err(e) };
+    }
     tree::remove_dir(place, link)?;
     data_roots::changed(place, &Entry::Directory, false);
     Ok(Answer::Done(()))
@@ -405,10 +405,12 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
         return symlink_long(place, target, under_way);
     }
     for _ in 0..MAX_TRIES {
-        match symlink_in_turn(place, target)? {
-            Some(Answer::Plain) => break,
-            Some(answer) => return Ok(answer),
-            None => {}
+        match symlink_in_turn(place, target) {
+            Ok(Some(Answer::Plain)) => break,
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            Err(e) if goes_plainly(place, e) => break,
+            Err(e) => return Err(e),
         }
     }
     plainly(place, under_way)

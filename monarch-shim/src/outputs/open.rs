@@ -219,7 +219,7 @@ pub fn through(place: &Place) -> Result<Answer<Fd>> {
 #[cold]
 #[inline(never)]
 fn through_for(place: &Place, errno: Errno) -> Result<Answer<Fd>> {
-    if !matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EIO) {
+    if !matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EIO | libc::EFBIG) {
         return Err(errno);
     }
     let answer = through(place)?;

@@ -10,7 +10,7 @@ use monarch_abi::mem::Map;
 use monarch_abi::outputs::state::{self, State, StateMap, closed};
 use monarch_abi::outputs::{DATA, JOURNAL, STATE, TREE};
 use monarch_guest::absolute::Absolute;
-use monarch_guest::ctx::Ctx;
+use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::once::Once;
 use monarch_guest::process::process;
 use monarch_guest::sys::{self, pause, sleep_ms};
@@ -218,6 +218,10 @@ fn has_staging(ctx: &Ctx, number: usize, output: &Output) -> bool {
     let st = || sys::stat_bytes(ctx.map.str(&output.staging), 0);
     let id = [&output.staging_dev, &output.staging_ino].map(|word| word.load(Ordering::Relaxed));
     let is_there = is_known || st().is_some_and(|st| [st.st_dev, st.st_ino] == id);
+    if !is_there && ctx::for_outputs_of_others().is_some() {
+        // It may not be let look there; a child of `fork` has what its parent has mapped.
+        return seen(number).is_some();
+    }
     if !is_there {
         set(number, ANOTHER);
     }

@@ -101,11 +101,13 @@ pub fn has_file_above(root: &Root, rel: &[u8]) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// A link that lies beside the overlay, ready to be put there.
+/// A link that lies beside the overlay, ready to be put there. Where the record cannot be appended,
+/// it goes.
 pub struct NewLink<'p> {
     place: &'p Place,
     beside: Absolute,
     is_pending: bool,
+    is_put: bool,
 }
 
 /// Makes a link with this text for a place. With the lock held: before the record, so that the
@@ -135,7 +137,7 @@ fn prepare_beside<'p>(place: &'p Place, text: &[u8], beside: &[u8]) -> Result<Ne
         }
         made => made?,
     }
-    Ok(NewLink { place, beside, is_pending: !text.starts_with(b"C") })
+    Ok(NewLink { place, beside, is_pending: !text.starts_with(b"C"), is_put: false })
 }
 
 impl NewLink<'_> {
@@ -146,8 +148,19 @@ impl NewLink<'_> {
         let now = Counted { is_pending: self.is_pending, is_there: true };
         let counting = Counting::begin(&self.place.root, before, now);
         kernel::rename(beside, path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+        self.is_put = true;
         counting.end();
         Ok(())
+    }
+}
+
+impl Drop for NewLink<'_> {
+    fn drop(&mut self) {
+        if !self.is_put
+            && let Some(path) = self.beside.c_str()
+        {
+            let _ = kernel::unlink(path, 0);
+        }
     }
 }
 

@@ -171,6 +171,21 @@ fn questions_by_number_and_odd_removals_are_answered_as_directly() {
 }
 
 #[test]
+fn a_limit_for_the_length_of_files_is_one_for_those_of_the_job() {
+    same(Outputs::new, "limits.py", &[], &Drain::ALL, 100);
+    same(Outputs::disk, "limits.py", &[], &[Drain::Quick], 100);
+}
+
+#[test]
+fn a_process_that_becomes_another_user_may_what_it_may_directly() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    same(Outputs::new, "users.py", &[], &DRAINED, 20);
+}
+
+#[test]
 fn what_is_written_by_a_high_descriptor_is_published_at_the_end_of_its_process() {
     let rows = ["more_than_any_table_holds"];
     let w = Outputs::new();

@@ -9,7 +9,7 @@ use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::{Place, real_path};
 use crate::outputs::roots::{self, Root};
 use crate::outputs::tree::Entry;
-use crate::outputs::{barrier, crossing, kernel, listing, peers, subtree};
+use crate::outputs::{barrier, crossing, kernel, listing, others, peers, subtree};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering;
 use monarch_guest::ctx::{self, Ctx};
@@ -101,7 +101,11 @@ fn is_above(dir: &[u8], path: &[u8]) -> bool {
 /// As for [`user::path`].
 #[inline]
 pub unsafe fn publish(dirfd: c_int, path: *const c_char, subject: Subject) -> Option<c_int> {
-    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let ctx = match ctx::for_outputs_or(|| unsafe { others::settle(dirfd, path, false) }) {
+        Ok(ctx) => ctx,
+        Err(_) => return None,
+    };
     // SAFETY: by contract.
     unsafe { publish_below(&ctx, dirfd, path, subject) }
 }

@@ -6,7 +6,7 @@ use crate::outputs::beside::UnderWay;
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::rename::{self as renames, After, Side};
 use crate::outputs::roots::Root;
-use crate::outputs::{descriptors, kernel, names, peers};
+use crate::outputs::{descriptors, kernel, names, others, peers};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
@@ -242,7 +242,13 @@ pub unsafe fn rename(
 ) -> c_int {
     // SAFETY: by contract.
     let ends_in_dots = |path| unsafe { user::path(path) }.is_some_and(ends_in_dots);
-    match ctx::for_outputs() {
+    // SAFETY: by contract.
+    let settle = || unsafe { others::settle(from_fd, from, true).or_else(|| others::settle(to_fd, to, true)) };
+    let ctx = match ctx::for_outputs_or(settle) {
+        Err(Some(())) => return -1,
+        ctx => ctx.ok(),
+    };
+    match ctx {
         Some(_) if !can_rename(flags) => call(),
         // SAFETY: by contract.
         Some(_) if ends_in_dots(from) || ends_in_dots(to) => unsafe {

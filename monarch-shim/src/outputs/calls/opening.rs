@@ -6,7 +6,9 @@ use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::tree::Entry;
-use crate::outputs::{attributes, data_roots, descriptors, kernel, names, open as opens, peers, remembered, tree};
+use crate::outputs::{
+    attributes, data_roots, descriptors, kernel, names, open as opens, others, peers, remembered, tree,
+};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
@@ -17,7 +19,11 @@ use monarch_guest::{errno, user};
 /// As for [`user::path`].
 #[inline]
 pub unsafe fn open(dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
-    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    let ctx = match ctx::for_outputs_or(|| unsafe { others::settle(dirfd, path, opens_to_change(flags)) }) {
+        Ok(ctx) => ctx,
+        Err(refused) => return refused.map(|()| -1),
+    };
     // SAFETY: by contract.
     unsafe { open_below(&ctx, dirfd, path, flags, mode) }
 }
@@ -41,6 +47,11 @@ pub unsafe fn open_beyond(dirfd: c_int, path: *const c_char, flags: c_int, mode:
     }
 }
 
+/// Whether an open may change something.
+const fn opens_to_change(flags: c_int) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0
+}
+
 /// Whether an open makes a file where there is nothing, not even a link.
 const fn excludes(flags: c_int) -> bool {
     flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL
@@ -49,7 +60,7 @@ const fn excludes(flags: c_int) -> bool {
 #[cold]
 #[inline(never)]
 unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int, mode: u32) -> Option<c_int> {
-    let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let changes = opens_to_change(flags);
     let excludes = excludes(flags);
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
     let found = |bytes| {
@@ -144,7 +155,7 @@ unsafe fn make_temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> 
 /// # Safety
 /// As for [`user::path`].
 pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_int> {
-    let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let changes = opens_to_change(flags);
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes(flags);
     // SAFETY: by contract.
     unsafe {
