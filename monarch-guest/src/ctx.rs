@@ -92,8 +92,8 @@ pub fn for_outputs() -> Option<Ctx> {
     for_outputs_or(|| None::<()>).ok()
 }
 
-/// [`for_outputs`] that says what `closed` says, where the gate is closed: that the call has failed,
-/// or nothing.
+/// [`for_outputs`] that says what `closed` says, where the gate is closed: that the call has
+/// failed, or nothing.
 ///
 /// # Errors
 /// That, or `None` where there are no output roots.

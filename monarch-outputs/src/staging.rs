@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A staging directory that this process drains. Methods: 26, because its files share descriptors.
+/// A staging directory that this process drains. Methods: 27, because its files share descriptors.
 #[derive(Debug)]
 pub struct StagingDir {
     path: PathBuf,

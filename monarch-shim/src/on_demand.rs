@@ -208,12 +208,28 @@ fn with_marks(ctx: &Ctx, real: &[u8], note: impl FnOnce(&Marks<'static>, &[u8]))
 
 /// Content or attributes of what has this real path are about to change, or were opened for that.
 pub fn entry_changes(ctx: &Ctx, real: &[u8]) {
+    if is_on(ctx) {
+        note_entry(ctx, real);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_entry(ctx: &Ctx, real: &[u8]) {
     with_marks(ctx, real, Marks::note_entry);
 }
 
 /// The name at the end of this real path, which the index does not have, is about to be made,
 /// removed or replaced, or, with all that may lie below it, moved.
 pub fn name_changes(ctx: &Ctx, real: &[u8], moves: bool) {
+    if is_on(ctx) {
+        note_name(ctx, real, moves);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_name(ctx: &Ctx, real: &[u8], moves: bool) {
     with_marks(ctx, real, |marks, rel| {
         marks.note_name(rel);
         if moves && is_directory(real) {

@@ -42,6 +42,7 @@
 //! | [`kernel`] | system calls about names |
 
 pub mod answer;
+mod as_agent;
 pub mod attributes;
 pub mod barrier;
 pub mod began;

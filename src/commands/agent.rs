@@ -50,8 +50,8 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
     std::process::exit(0)
 }
 
-/// A limit of the shell for the length of files (`ulimit -f`) is meant for the files of the job: the
-/// agent's own are as long as they have to be, and its end is no answer.
+/// A limit of the shell for the length of files (`ulimit -f`) is meant for the files of the job:
+/// the agent's own are as long as they have to be, and its end is no answer.
 fn may_write_all() {
     let limit = rustix::process::getrlimit(Resource::Fsize);
     let none = Rlimit { current: None, maximum: None };

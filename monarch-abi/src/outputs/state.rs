@@ -106,8 +106,8 @@ pub struct State {
     pub last_news: AtomicU64,
     /// When [`State::pending`] last became 1, in nanoseconds since 1970.
     pub pending_since_ns: AtomicU64,
-    /// 1 once a process has not been let make the journal longer: from then on the agent does, ahead
-    /// of its end.
+    /// 1 once a process has not been let make the journal longer: from then on the agent does,
+    /// ahead of its end.
     pub is_limited: AtomicU64,
     /// Zero.
     pub reserved2: [AtomicU64; 2],

@@ -10,6 +10,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{ControlMap, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::index::Index;
+use monarch_abi::mem::Map;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
@@ -228,10 +229,15 @@ unsafe fn map_index(s: &SegmentRef, to: *mut Index<'static>) -> bool {
     true
 }
 
+/// (By itself, for the stack of the caller.)
+#[inline(never)]
+fn map_state_file(s: &SegmentRef) -> Option<Map<'static>> {
+    map_file(uuid_file(&s.state_uuid, b".st")?.get(), true)
+}
+
 #[inline(never)]
 unsafe fn map_state(s: &SegmentRef, index: &Index<'static>, to: *mut StateMap<'static>) -> bool {
-    let map = || map_file(uuid_file(&s.state_uuid, b".st")?.get(), true);
-    let Some(state) = map().and_then(|map| StateMap::open(map, index)) else { return false };
+    let Some(state) = map_state_file(s).and_then(|map| StateMap::open(map, index)) else { return false };
     // SAFETY: by contract of the caller.
     unsafe { to.write(state) };
     true

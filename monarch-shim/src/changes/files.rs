@@ -64,14 +64,8 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
 #[inline(never)]
 fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> Option<Found<'static>> {
     let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else {
-        let found = by_inode::entry(ctx, fd, st);
-        match real {
-            Some(real) => on_demand::entry_changes(ctx, real.get()),
-            // Another mount may lead to a directory that the index does not hold.
-            None if found.is_none() && by_inode::may_tell(ctx) => on_demand::close(ctx, st.st_dev),
-            None => {}
-        }
-        return found;
+        not_at_its_path(ctx, st, real);
+        return by_inode::entry(ctx, fd, st);
     };
     if f.entry.record.ino == st.st_ino {
         return Some(f);
@@ -152,6 +146,18 @@ fn entry_written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuff
         bypass(ctx, f);
     }
     found.is_some()
+}
+
+/// An open file is not what the index has at its path: it may lie in a directory that the index
+/// does not hold.
+#[inline(never)]
+fn not_at_its_path(ctx: &Ctx, st: &libc::stat64, real: Option<&PathBuffer>) {
+    match real {
+        Some(real) => on_demand::entry_changes(ctx, real.get()),
+        // Another mount may lead there.
+        None if by_inode::may_tell(ctx) && on_demand::is_on(ctx) => on_demand::close(ctx, st.st_dev),
+        None => {}
+    }
 }
 
 #[inline(never)]

@@ -11,6 +11,7 @@ use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::plainly::goes_plainly;
 use super::remembered::{forget_clean, on_pfs};
+use super::spare;
 use super::subtree;
 use super::tree::{self, Entry};
 use core::ffi::{CStr, c_int};
@@ -184,7 +185,7 @@ pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
     if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
         return Ok(Answer::Plain);
     }
-    let fd = kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
+    let fd = spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
     journal.append(
         Op::Open,
         About { id: file.id, flags: flag::TRUNCATED, ..About::default() },

@@ -32,7 +32,7 @@ pub fn ticks(pid: u32) -> u64 {
 #[cold]
 #[inline(never)]
 fn look() -> Option<u64> {
-    let file: Fd = super::kernel::open_own(STAT, libc::O_RDONLY).ok()?;
+    let file: Fd = super::spare::open_own(STAT, libc::O_RDONLY).ok()?;
     let mut out = [0; STAT_BYTES];
     began(sys::read(file.0, &mut out)?)
 }

@@ -28,7 +28,7 @@ use super::answer::{Answer, Result, of_call};
 use super::barrier;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
-use super::{descriptors, kernel, others, roots, subtree};
+use super::{descriptors, others, roots, spare, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
@@ -192,7 +192,7 @@ fn by_number(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Place> {
     let saved = errno::errno();
     // SAFETY: a path of the application, which ends with a NUL.
     let path = unsafe { CStr::from_ptr(path.as_ptr().cast()) };
-    let fd = kernel::open_own_at(dirfd, path, libc::O_PATH).ok();
+    let fd = spare::open_own_at(dirfd, path, libc::O_PATH).ok();
     let place = fd.and_then(|fd| by_descriptor(ctx, fd.0));
     errno::set_errno(saved);
     place

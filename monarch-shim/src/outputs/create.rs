@@ -12,6 +12,7 @@ use super::name_watch::NameWatch;
 use super::part::{self, Part, UnderWay};
 use super::place::{Place, split};
 use super::roots::Root;
+use super::spare;
 use super::subtree;
 use super::tree::{self, Counting, Entry, drop_data};
 use super::whereabouts::{Whereabouts, whereabouts};
@@ -223,7 +224,7 @@ fn is_written_through(place: &Place) -> bool {
     }
     let open = || {
         let mut path = place.on_pfs().ok()?;
-        kernel::open_own(path.c_str()?, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()
+        spare::open_own(path.c_str()?, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()
     };
     open().is_none_or(|fd| kernel::has_writer(fd.0))
 }

@@ -2,6 +2,7 @@
 
 use super::answer::Result;
 use super::kernel;
+use super::spare;
 use core::ffi::{CStr, c_int};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
@@ -81,7 +82,7 @@ pub fn open_dir(path: Option<Absolute>) -> Result<Fd> {
 /// The same, with more flags.
 pub fn open_dir_by(path: Option<Absolute>, flags: c_int) -> Result<Fd> {
     let mut path = path.ok_or(libc::ENAMETOOLONG)?;
-    kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_RDONLY | libc::O_DIRECTORY | flags)
+    spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_RDONLY | libc::O_DIRECTORY | flags)
 }
 
 /// Opens the directory that a path of the application names.

@@ -2,12 +2,13 @@
 //! what it did.
 
 use super::answer::GONE;
+use super::as_agent::open_as_agent;
 use super::began;
 use super::kernel::{self, Errno, SignalsBlocked};
 use super::limited;
 use super::order;
-use super::others;
 use super::roots::Root;
+use super::spare;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, Ordering};
 use monarch_abi::outputs::record::{self, Header, Op};
@@ -73,7 +74,24 @@ impl<'r> Journal<'r> {
         if limited::may_append(root.state().tail.load(Ordering::Acquire)) {
             return Ok(journal);
         }
-        limited::with_room(root, journal, || Self::lock_of_any_length(root))
+        Self::with_room(root, journal)
+    }
+
+    /// A locked journal with room behind its end; EFBIG where the agent does not make any.
+    #[cold]
+    #[inline(never)]
+    fn with_room(root: &'r Root, mut journal: Self) -> Result<Self, Errno> {
+        let began = sys::coarse_ms();
+        loop {
+            let len = sys::fstat_local(journal.file.0).map_or(0, |st| st.st_size as u64);
+            if limited::has_room(root, len) {
+                journal.mapped_to = len;
+                return Ok(journal);
+            }
+            drop(journal);
+            limited::wait_for_room(root, began)?;
+            journal = Self::lock_of_any_length(root)?;
+        }
     }
 
     fn lock_of_any_length(root: &'r Root) -> Result<Self, Errno> {
@@ -113,11 +131,11 @@ impl<'r> Journal<'r> {
         let mut path = root.journal().ok_or(libc::ENAMETOOLONG)?;
         let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
         let is_gone = || root.state().closed.load(Ordering::Acquire) == closed::GONE;
-        let file = match kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW) {
+        let file = match spare::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW) {
             Err(_) if is_gone() => return Err(GONE),
             Err(libc::EACCES) => {
-                let open = || kernel::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW);
-                others::open_as_agent(&root.ctx, open).ok_or(libc::EACCES)?
+                let open = || spare::open_own(path, libc::O_RDWR | libc::O_NOFOLLOW);
+                open_as_agent(&root.ctx, open).ok_or(libc::EACCES)?
             }
             file => file?,
         };
@@ -136,11 +154,6 @@ impl<'r> Journal<'r> {
     /// Its descriptor.
     pub const fn fd(&self) -> i32 {
         self.file.0
-    }
-
-    /// What this process appends is written by mappings, as far as the file goes.
-    pub const fn is_mapped_to(&mut self, len: u64) {
-        self.mapped_to = len;
     }
 
     fn write(&self, record: &[u8], at: u64) -> Result<(), Errno> {

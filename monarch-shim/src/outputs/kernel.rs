@@ -1,6 +1,5 @@
 //! System calls about names, with their errors: no wrapper of libc in between, errno untouched.
 
-use super::spare;
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::mem::PathBuffer;
@@ -113,20 +112,6 @@ pub fn set_modified(path: &CStr, time: Option<(i64, i64)>) -> Result<(), Errno> 
 /// openat(2) of an absolute path.
 pub fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Fd, Errno> {
     open_at(libc::AT_FDCWD, path, flags, mode)
-}
-
-/// [`open`] for a descriptor that the application never sees: also where it has none left.
-pub fn open_own(path: &CStr, flags: c_int) -> Result<Fd, Errno> {
-    open_own_at(libc::AT_FDCWD, path, flags)
-}
-
-/// The same, relative to an open directory.
-pub fn open_own_at(dirfd: c_int, path: &CStr, flags: c_int) -> Result<Fd, Errno> {
-    let open = || open_at(dirfd, path, flags | libc::O_CLOEXEC, 0);
-    match open() {
-        Err(libc::EMFILE) => spare::beyond_limit(open),
-        opened => opened,
-    }
 }
 
 /// openat(2).

@@ -3,7 +3,6 @@
 //! journal longer, ahead of its end, and the process writes there by a mapping, which has no limit.
 
 use super::answer::Result;
-use super::journal::Journal;
 use super::kernel::Errno;
 use super::order;
 use super::roots::Root;
@@ -30,37 +29,28 @@ pub fn may_append(tail: u64) -> bool {
     sys::longest_file() >= tail.saturating_add(ROOM)
 }
 
-/// The journal, which is locked by `lock`, with room behind its end; EFBIG where the agent does not
-/// make any.
-#[cold]
-#[inline(never)]
-pub fn with_room<'r>(
-    root: &'r Root,
-    mut journal: Journal<'r>,
-    lock: impl Fn() -> core::result::Result<Journal<'r>, Errno>,
-) -> Result<Journal<'r>> {
-    let (state, began) = (root.state(), coarse_ms());
-    loop {
-        let len = sys::fstat_local(journal.fd()).map_or(0, |st| st.st_size as u64);
-        if len >= state.tail.load(Ordering::Acquire).saturating_add(ROOM) {
-            journal.is_mapped_to(len);
-            return Ok(journal);
-        }
-        drop(journal);
-        let seen = state.done.load(Ordering::Acquire);
-        state.is_limited.store(1, Ordering::Release);
-        root.map.notify_agent();
-        let now = coarse_ms();
-        if now < NO_WAIT_UNTIL_MS.load(Ordering::Relaxed) {
-            return Err(libc::EFBIG);
-        }
-        if now.saturating_sub(began) > TIMEOUT_MS {
-            NO_WAIT_UNTIL_MS.store(now.saturating_add(PAUSE_MS), Ordering::Relaxed);
-            return Err(libc::EFBIG);
-        }
-        order::sleep_up_to(root, seen, SLEEP_MS);
-        journal = lock()?;
+/// Whether a journal of these bytes has room behind its end.
+pub fn has_room(root: &Root, len: u64) -> bool {
+    len >= root.state().tail.load(Ordering::Acquire).saturating_add(ROOM)
+}
+
+/// Waits for the agent to make the journal longer, without the lock; EFBIG where it has not done so
+/// since the call `began`.
+pub fn wait_for_room(root: &Root, began: u64) -> Result<()> {
+    let state = root.state();
+    let seen = state.done.load(Ordering::Acquire);
+    state.is_limited.store(1, Ordering::Release);
+    root.map.notify_agent();
+    let now = coarse_ms();
+    if now < NO_WAIT_UNTIL_MS.load(Ordering::Relaxed) {
+        return Err(libc::EFBIG);
     }
+    if now.saturating_sub(began) > TIMEOUT_MS {
+        NO_WAIT_UNTIL_MS.store(now.saturating_add(PAUSE_MS), Ordering::Relaxed);
+        return Err(libc::EFBIG);
+    }
+    order::sleep_up_to(root, seen, SLEEP_MS);
+    Ok(())
 }
 
 /// Writes all of it at an offset of a file that has these bytes.

@@ -1,9 +1,8 @@
 //! What a path means on this node: the overlay first, links followed as the kernel would.
 
-use super::crossing::may_cross;
 use super::kernel::{self, Errno};
 use super::place::{Place, split};
-use super::roots;
+use super::roots::{self, may_cross};
 use super::tree::{self, Entry};
 use super::walk::MAX_LINKS;
 use core::sync::atomic::Ordering;

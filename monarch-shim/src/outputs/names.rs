@@ -12,8 +12,8 @@ use super::lookup::{Found, lookup};
 use super::name_watch::NameWatch;
 use super::place::Place;
 use super::plainly::goes_plainly;
-use super::remembered::{forget_changed, is_left_over, on_pfs, unhide};
-use super::roots::Root;
+use super::remembered::{entry_at, on_pfs, unhide};
+use super::roots::{Root, may_cross};
 use super::staged::is_written;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
@@ -27,17 +27,6 @@ use monarch_abi::outputs::record::{Op, flag};
 /// Whether anything below the root is not as the PFS has it.
 pub(super) fn is_quiet(root: &Root) -> bool {
     root.state().entries.load(Ordering::Acquire) == 0 && !root.map.may_be_overtaken()
-}
-
-/// What the overlay says of a name that is to be changed, whose directory is followed. A clean copy
-/// whose file others have removed or changed is none, nor is a directory that they have removed.
-pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
-    Ok(match lookup(place, false)? {
-        Found::Entry(entry) if forget_changed(place, &entry)? => Entry::Nothing,
-        Found::Entry(Entry::Directory) if is_left_over(place)? => Entry::Nothing,
-        Found::Entry(entry) => entry,
-        Found::Elsewhere(_) => Entry::Nothing,
-    })
 }
 
 /// Whether the directory of a place may be changed.
@@ -433,10 +422,12 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Option<Answer<()>
     let root = place.root;
     // A name whose removal is pending gets the link after that.
     let is_removed = !place.is_dir_path && matches!(entry_at(place)?, Entry::Removed);
-    if !is_removed {
-        if matches!(make(place, &mut None)?, Answer::Done(())) || !root.map.may_be_overtaken() || place.is_dir_path {
-            return Ok(Some(Answer::Plain));
-        }
+    let is_plain = |place: &mut Place| -> Result<bool> {
+        let is_made = matches!(make(place, &mut None)?, Answer::Done(()));
+        Ok(is_made || !root.map.may_be_overtaken() || place.is_dir_path)
+    };
+    if !is_removed && is_plain(place)? {
+        return Ok(Some(Answer::Plain));
     }
     let watch = NameWatch::exclusive(place);
     if !is_removed && (!leads_to_pending(place, target.to_bytes())? || on_pfs(place).is_ok()) {
@@ -524,7 +515,7 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
 /// Before a call that only the PFS can answer, such as link(2) or execve(2): waits until what lies
 /// at a place is published.
 pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
-    if place.root.state().pending.load(Ordering::Acquire) == 0 && !crossing::may_cross(&place.root) {
+    if place.root.state().pending.load(Ordering::Acquire) == 0 && !may_cross(&place.root) {
         return Ok(Answer::Plain);
     }
     match lookup(place, follow)? {

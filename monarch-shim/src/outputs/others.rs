@@ -1,15 +1,14 @@
 //! Processes of the job whose rights are not the agent's any more (`seteuid`, `setfsuid`,
-//! `capset`, Landlock): what is pending is not theirs to read, and the kernel is to decide what they
-//! may. What is pending is published before their calls, which are made plainly.
+//! `capset`, Landlock): what is pending is not theirs to read, and the kernel is to decide what
+//! they may. What is pending is published before their calls, which are made plainly.
 
 use super::answer::{GONE, Result};
+use super::as_agent::as_agent;
 use super::barrier;
-use super::kernel::{Errno, SignalsBlocked};
 use super::place::{Place, real_path};
 use super::roots::{self, Root};
 use core::ffi::{c_char, c_int};
 use monarch_guest::ctx::{self, Ctx};
-use monarch_guest::sys;
 use monarch_guest::{errno, user};
 
 /// Before a call about a path in such a process. Says, with errno, that a call which changes
@@ -53,30 +52,4 @@ fn root_of(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Root> {
     let slash = path.get(..end)?.iter().rposition(|&c| c == b'/')?;
     let real = real_path(path).or_else(|| real_path(path.get(..=slash)?))?;
     roots::at(ctx, real.get()).map(|(root, _)| root)
-}
-
-/// Opens a file of the agent's user, in a thread that has become another one for a while.
-#[cold]
-#[inline(never)]
-pub fn open_as_agent<T>(ctx: &Ctx, open: impl FnOnce() -> core::result::Result<T, Errno>) -> Option<T> {
-    as_agent(ctx, open)?.ok()
-}
-
-/// Calls `work` as the agent's user, as far as files are concerned, if the kernel lets this thread
-/// be that again. No signal handler runs meanwhile. A thread that has capabilities of its own would
-/// lose them.
-fn as_agent<T>(ctx: &Ctx, work: impl FnOnce() -> T) -> Option<T> {
-    let (now, agent) = (sys::fsuid(), ctx.map.ctl.uid);
-    if now == agent || sys::capabilities() != 0 {
-        return None;
-    }
-    let _signals = SignalsBlocked::begin();
-    let become_user = |user: u32| {
-        // SAFETY: takes no pointer.
-        unsafe { sys::call(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]) };
-    };
-    become_user(agent);
-    let done = (sys::fsuid() == agent).then(work);
-    become_user(now);
-    done
 }

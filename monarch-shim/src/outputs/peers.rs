@@ -8,6 +8,7 @@ use super::kernel;
 use super::lookup::to_target;
 use super::place::Place;
 use super::roots::Root;
+use super::spare;
 use crate::agent_socket;
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::demand::{agent_up, is_silent};
@@ -192,7 +193,7 @@ fn connect(root: &Root, deadline: u64) -> Option<Fd> {
         return agent_socket::connect(path.get().iter().copied(), deadline);
     }
     path = Absolute::join(root.staging(), b"")?;
-    let dir = kernel::open_own(path.c_str()?, libc::O_PATH).ok()?;
+    let dir = spare::open_own(path.c_str()?, libc::O_PATH).ok()?;
     let name = crate::descriptor_path::proc_path(dir.0)?;
     let name = name.iter().copied().take_while(|&c| c != 0);
     agent_socket::connect(name.chain(*b"/").chain(SOCKET.bytes()), deadline)

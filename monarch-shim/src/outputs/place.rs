@@ -1,8 +1,9 @@
 //! From (dirfd, path) to a name below an output root.
 
-use super::crossing::{self, crossed};
+use super::entry;
 use super::kernel::{self, Errno};
 use super::roots::{self, Root};
+use super::spare;
 use super::walk::{is_open_file, walk};
 use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
@@ -253,7 +254,7 @@ impl Place {
     /// Goes on at another place, where a link leads: what only means a directory still does.
     pub fn lead_to(&mut self, next: Self) {
         let is_dir_path = self.is_dir_path || next.is_dir_path;
-        let by_other_root = self.by_other_root || next.by_other_root || !crossing::is_same(&self.root, &next.root);
+        let by_other_root = self.by_other_root || next.by_other_root || !roots::is_same(&self.root, &next.root);
         *self = Self { is_dir_path, by_other_root, ..next };
     }
 
@@ -302,7 +303,7 @@ impl Place {
         if let Some((root, rest)) = roots::at(&self.root.ctx, path.get()) {
             let mut rel = PathBuffer::front();
             append_plain(&mut rel, rest).ok_or(libc::ENAMETOOLONG)?;
-            self.by_other_root |= !crossing::is_same(&self.root, &root);
+            self.by_other_root |= !roots::is_same(&self.root, &root);
             (self.root, self.rel) = (root, rel);
         }
         Ok(Some(path))
@@ -323,7 +324,7 @@ impl Place {
             Some(rel)
         };
         let rel = all().ok_or(libc::ENAMETOOLONG)?;
-        let changed = rel.get() != self.rel() || !crossing::is_same(&self.root, &root);
+        let changed = rel.get() != self.rel() || !roots::is_same(&self.root, &root);
         self.rel = rel;
         self.root = root;
         Ok(changed)
@@ -340,7 +341,7 @@ pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
 
 /// The path that the kernel gives a directory or file.
 fn canonical(path: &core::ffi::CStr) -> Result<PathBuffer, Errno> {
-    let fd = kernel::open_own(path, libc::O_PATH)?;
+    let fd = spare::open_own(path, libc::O_PATH)?;
     let mut real = PathBuffer::front();
     // SAFETY: as many bytes are written as it says.
     unsafe { real.fill(|out| path_of_fd(fd.0, out)) }.ok_or(libc::ENOENT)?;
@@ -409,4 +410,31 @@ fn is_odd(path: &[u8]) -> bool {
 /// Whether a path has a component `..`.
 fn has_parent_component(path: &[u8]) -> bool {
     is_odd(path) && path.split(|&c| c == b'/').any(|part| part == b"..")
+}
+
+/// The same name as one of the output root where its directory lies. Where links on the way there
+/// lead into another root, the kernel, which follows those of the PFS only, is not enough.
+#[inline]
+pub fn crossed(place: Place) -> Place {
+    if place.parent().is_empty() || !roots::may_cross(&place.root) { place } else { follow(place) }
+}
+
+#[cold]
+#[inline(never)]
+fn follow(place: Place) -> Place {
+    let root = place.root;
+    if entry::has_dir(&root, place.parent()) || place.has_real_parent() {
+        return place;
+    }
+    let Some(walked) = place.on_pfs().ok().and_then(|path| walk(&root.ctx, path.get(), false)) else { return place };
+    let Some((now, rest)) = roots::at(&root.ctx, walked.path.get()) else { return place };
+    // (Of links of its own the root knows.)
+    if !walked.by_other_root {
+        return place;
+    }
+    let Some(mut next) = Place::at(now, rest) else { return place };
+    next.is_dir_path = place.is_dir_path;
+    next.by_overlay = walked.by_overlay;
+    next.by_other_root = walked.by_overlay;
+    next
 }

@@ -3,8 +3,8 @@
 
 use super::barrier;
 use super::kernel::Errno;
-use super::names::entry_at;
 use super::place::Place;
+use super::remembered::entry_at;
 use super::staged::is_written;
 use super::tree::Entry;
 use core::sync::atomic::Ordering;

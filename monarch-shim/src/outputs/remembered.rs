@@ -6,6 +6,7 @@ use super::barrier;
 use super::crossing;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
+use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
@@ -91,4 +92,15 @@ pub(super) fn unhide(place: &Place) -> Result<()> {
     }
     drop(journal);
     barrier::wait_for_all(root).map(drop)
+}
+
+/// What the overlay says of a name that is to be changed, whose directory is followed. A clean copy
+/// whose file others have removed or changed is none, nor is a directory that they have removed.
+pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
+    Ok(match lookup(place, false)? {
+        Found::Entry(entry) if forget_changed(place, &entry)? => Entry::Nothing,
+        Found::Entry(Entry::Directory) if is_left_over(place)? => Entry::Nothing,
+        Found::Entry(entry) => entry,
+        Found::Elsewhere(_) => Entry::Nothing,
+    })
 }

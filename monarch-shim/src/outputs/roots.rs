@@ -1,7 +1,8 @@
 //! Output roots as this process sees them: their mapped state, and whether they lie where they lie
 //! for the agent.
 
-use super::kernel::{self, SignalsBlocked};
+use super::kernel::SignalsBlocked;
+use super::spare;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -289,7 +290,7 @@ fn map_first(ctx: &Ctx, cell: &'static Cell, output: &Output) -> Option<&'static
 
 fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
     let mut path = Absolute::join(ctx.map.str(&output.staging), STATE.as_bytes())?;
-    let fd = kernel::open_own(path.c_str()?, libc::O_RDWR | libc::O_NOFOLLOW).ok()?;
+    let fd = spare::open_own(path.c_str()?, libc::O_RDWR | libc::O_NOFOLLOW).ok()?;
     let st = sys::fstat(fd.0)?;
     if st.st_size != state::LEN as i64 || st.st_uid != ctx.map.ctl.uid {
         return None;
@@ -297,4 +298,21 @@ fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
     let base = sys::map(state::LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.0)?;
     // SAFETY: a shared mapping of that length, which is never unmapped; others change atomics only.
     StateMap::open(unsafe { Map::new(base, state::LEN) })
+}
+
+/// Whether two output roots are the same one. (Each spelling of a root has an entry of its own.)
+pub fn is_same(a: &Root, b: &Root) -> bool {
+    a.staging() == b.staging()
+}
+
+/// Whether a link below an output root may lead to something pending below another one.
+#[inline]
+pub fn may_cross(root: &Root) -> bool {
+    root.ctx.map.outputs().len() > 1 && may_cross_now(root)
+}
+
+#[cold]
+#[inline(never)]
+fn may_cross_now(root: &Root) -> bool {
+    any_pending(&root.ctx) && all(&root.ctx).any(|other| !is_same(root, &other))
 }

@@ -1,9 +1,10 @@
 //! Descriptors of the shim in a process that has none left: numbers beyond its soft limit, for
 //! which that is raised to the hard one while one call opens a file.
 
-use super::kernel::{Errno, SignalsBlocked};
+use super::kernel::{self, Errno, SignalsBlocked};
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU64, Ordering};
-use monarch_guest::sys;
+use monarch_guest::sys::{self, Fd};
 
 /// Whether a thread has raised the limit: 0, [`CLAIMED`], or the soft limit before and one more.
 static RAISED: AtomicU64 = AtomicU64::new(0);
@@ -12,11 +13,25 @@ const CLAIMED: u64 = u64::MAX;
 /// How often a thread looks whether another one has done; the limit is raised for microseconds.
 const TRIES: usize = 10_000;
 
+/// [`kernel::open`] for a descriptor that the application never sees: also where it has none left.
+pub fn open_own(path: &CStr, flags: c_int) -> Result<Fd, Errno> {
+    open_own_at(libc::AT_FDCWD, path, flags)
+}
+
+/// The same, relative to an open directory.
+pub fn open_own_at(dirfd: c_int, path: &CStr, flags: c_int) -> Result<Fd, Errno> {
+    let open = || kernel::open_at(dirfd, path, flags | libc::O_CLOEXEC, 0);
+    match open() {
+        Err(libc::EMFILE) => beyond_limit(open),
+        opened => opened,
+    }
+}
+
 /// Calls `open` with all numbers of descriptors that the kernel lets this process have. Another
 /// thread that opens a file just then may succeed, too.
 #[cold]
 #[inline(never)]
-pub fn beyond_limit<T>(open: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+fn beyond_limit<T>(open: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _signals = SignalsBlocked::begin();
     let claim = || RAISED.compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let is_claimed = (0..TRIES).any(|turn| {

@@ -8,6 +8,7 @@ use super::journal::{About, Journal};
 use super::kernel;
 use super::place::Place;
 use super::roots::Root;
+use super::spare;
 use super::tree::{self, Entry};
 use core::ffi::c_int;
 use monarch_abi::outputs::names::Staged;
@@ -31,7 +32,7 @@ pub fn open_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
 /// [`open_data`] for a descriptor that the application never sees.
 fn open_own_data(root: &Root, file: &Staged, flags: c_int) -> Result<Fd> {
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)
+    spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)
 }
 
 /// Whether some process has a staged file open for writing.

@@ -4,10 +4,9 @@
 //! to one that the job has removed, or to one that it has replaced: the kernel's walk ends
 //! elsewhere then.
 
-use super::crossing::is_same;
 use super::entry::{self, Entry};
 use super::kernel;
-use super::roots::{self, Root};
+use super::roots::{self, Root, is_same};
 use crate::descriptor_names::is_below_proc;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;

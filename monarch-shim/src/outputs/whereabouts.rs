@@ -6,6 +6,7 @@ use super::kernel::{self, Errno};
 use super::place::{Place, append_plain};
 use super::remembered::on_pfs;
 use super::roots::{self, Root};
+use super::spare;
 use super::tree::{self, Entry};
 use super::walk::walk;
 use crate::descriptor_path::path_even_if_removed;
@@ -83,7 +84,7 @@ impl HeldParent {
             return Ok(Self(None));
         }
         let mut path = place.parent_on_pfs()?;
-        kernel::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_PATH | libc::O_DIRECTORY)
+        spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_PATH | libc::O_DIRECTORY)
             .map(|fd| Self(Some(fd)))
     }
 

@@ -214,7 +214,7 @@ fn attributes_are_set_when_no_descriptor_is_left() {
 
 #[test]
 fn all_that_needs_no_descriptor_is_done_when_none_is_left() {
-    same(Outputs::new, "descriptors.py", &["none_is_left_for_other_calls"], &DRAINED, 10);
+    same(Outputs::new, "descriptors.py", &["none_is_left_for_other_calls"], &DRAINED, 5);
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn publish_place(place: &mut Place, subject: Subject) -> Result<()> {
         }
         Subject::Tree | Subject::TreeThroughLinks => peers::settle_tree(place),
     }
-    if place.root.state().pending.load(Ordering::Acquire) == 0 && !crossing::may_cross(&place.root) {
+    if place.root.state().pending.load(Ordering::Acquire) == 0 && !roots::may_cross(&place.root) {
         return Ok(());
     }
     let is_pending = match lookup(place, true) {
