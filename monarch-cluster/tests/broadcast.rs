@@ -229,7 +229,9 @@ fn the_owner_of_a_large_file_sends_it_once_to_sixteen_nodes() {
     let sent: Vec<f64> = job.readers.iter().map(Reader::sent).collect();
     let relayed: u64 = job.others().map(|r| r.node.status().relayed_bytes).sum();
     assert!(sent[job.owner] <= 1.2, "the owner ({}) sent {sent:?}", job.owner);
-    assert!(job.others().all(|r| r.sent() <= 2.0), "{sent:?}");
+    // (The one that begins first has all pieces before the others. Links that carry a piece in no
+    // time at all are never busy: it is named as long as no other node has the piece.)
+    assert!(job.others().all(|r| r.sent() <= 3.0), "{sent:?}");
     let all = sent.iter().sum::<f64>();
     assert!((all - (NODES - 1) as f64).abs() < 0.01, "{all} copies were sent");
     assert!(relayed as f64 >= 13.8 * FILE_BYTES as f64, "{relayed}");

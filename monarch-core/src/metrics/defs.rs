@@ -152,6 +152,10 @@ metrics! {
     Gauge EPOCH_COPIED_BYTES = "monarch_epoch_copied_bytes", Bytes, [ROOT, EPOCH];
     /// Bytes that the PFS sent for copies; those of other nodes and of packed copies are left out.
     Counter SOURCE_BYTES = "monarch_copied_source_bytes_total", Bytes, [];
+    /// Whole files copied from the PFS.
+    Counter PFS_COPIES = "monarch_pfs_copied_files_total", Of("files"), [];
+    /// Time that copies of whole files from the PFS took, all together.
+    Seconds PFS_COPY_SECONDS = "monarch_pfs_copying_seconds_total", Unit::Seconds, [];
 
     /// Copies completed.
     Counter COPIES = "monarch_copies_total", Of("copies"), [ASKED];

@@ -113,6 +113,7 @@ fn copies(page: &Page, a: &Named<'_>) {
     for (of, name) in [
         (d::COPIED_BYTES, "bytes_copied"),
         (d::SOURCE_BYTES, "source_bytes"),
+        (d::PFS_COPIES, "pfs_copies"),
         (d::WHOLE_LARGE_BYTES, "whole_large_bytes"),
         (d::LISTING_CHECKS, "listing_checks"),
         (d::JOBS_ATTACHED, "jobs_attached"),
@@ -140,6 +141,7 @@ fn copies(page: &Page, a: &Named<'_>) {
         page.counter(of, [label], a.get(name));
     }
     page.counter(d::DECODED, ["demand"], a.get("decoded").saturating_sub(a.get("decoded_ahead")));
+    page.seconds(d::PFS_COPY_SECONDS, [], a.get("pfs_copy_us") as f64 / 1e6);
     page.seconds(d::PRESSURE_SECONDS, [], a.get("memory_pressure_ms") as f64 / 1e3);
     page.gauge(d::FILLING, [], a.get("filling") as f64);
     page.gauge(d::FILLING_BYTES, [], a.get("filling_bytes") as f64);
@@ -404,6 +406,7 @@ mod tests {
         // Those that are shown as something else.
         seen.status.counters.insert("wait_us".to_owned(), 1_500_000);
         seen.status.agent.insert("memory_pressure_ms".to_owned(), 2500);
+        seen.status.agent.insert("pfs_copy_us".to_owned(), 3_500_000);
         seen.status.agent.insert("decoded".to_owned(), 20);
         seen.status.agent.insert("decoded_ahead".to_owned(), 15);
         let latencies = Latencies::on();
@@ -412,14 +415,15 @@ mod tests {
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let values: BTreeSet<String> = series.iter().filter_map(|s| s.rsplit(' ').next()).map(str::to_owned).collect();
         let all = seen.status.counters.iter().chain(&seen.status.agent);
-        for (name, value) in
-            all.filter(|(name, _)| !["wait_us", "decoded", "memory_pressure_ms"].contains(&name.as_str()))
+        for (name, value) in all
+            .filter(|(name, _)| !["wait_us", "decoded", "memory_pressure_ms", "pfs_copy_us"].contains(&name.as_str()))
         {
             assert!(values.contains(&value.to_string()), "{name} is not on the page:\n{text}");
         }
         for line in [
             "monarch_reader_wait_seconds_total 1.5",
             "monarch_prefetch_memory_pressure_seconds_total 2.5",
+            "monarch_pfs_copying_seconds_total 3.5",
             "monarch_memory_pressure_ratio 0.45",
             "monarch_copies_decoded_total{asked=\"demand\"} 5",
             "monarch_copies_decoded_total{asked=\"ahead\"} 15",
