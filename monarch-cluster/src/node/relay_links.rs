@@ -152,7 +152,7 @@ impl Readers {
         Some((to, start))
     }
 
-    /// Notes that a piece has come to a node in this time.
+    /// Notes that a node has got a piece, in this time.
     pub(super) fn has_got(&mut self, node: u16, start: u64, took: Duration) {
         self.load(node).has_got(start, took);
         let mut times: Vec<Duration> = self.nodes.values().filter_map(|l| l.time.usual()).collect();
