@@ -178,7 +178,7 @@ impl RelayTable {
             None if is_full => return Turn::Here,
             None => of.askers.push(Asker { node: asker, state, is_unheard: false }),
             Some(a) if a.is_unheard => {
-                // This node was to fetch it from the PFS, and has it by now: the turn is decided again.
+                // This node was to fetch it from the PFS, and has it by now: decided again.
                 if is_at_hand && self.preparing.get(&(piece, asker)) == Some(&false) {
                     self.preparing.remove(&(piece, asker));
                     (a.state, a.is_unheard) = (state, false);
