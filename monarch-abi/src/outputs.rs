@@ -21,6 +21,7 @@
 pub mod found;
 pub mod making;
 pub mod names;
+pub mod plain_calls;
 pub mod question;
 pub mod record;
 pub mod state;

@@ -181,6 +181,7 @@ impl Drain {
             drop(plan);
             is_known || publisher.drop_part_of(left.id, left.dir())
         });
+        self.killed_creates.free_plain_calls(staging.map().plain_calls);
         if self.killed_creates.is_waiting() {
             self.poll = MIN_POLL;
         }

@@ -1,8 +1,9 @@
-//! Processes that were killed while they made a part file.
+//! Processes that were killed while they made a part file, or in a plain call.
 
 use crate::plan::Opener;
 use crate::processes::Openers;
 use monarch_abi::outputs::making::{Left, MAKING_SLOTS};
+use monarch_abi::outputs::plain_calls::PlainCalls;
 use monarch_abi::outputs::state::State;
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,7 @@ impl KilledCreates {
     /// says whether nothing is left to be done.
     pub fn clean_up(&mut self, state: &State, mut remove: impl FnMut(&Left) -> bool) {
         let Self { since, makers } = self;
-        let mut is_alive = |left: &Left| {
-            makers.is_alive(&Opener { pid: left.pid, boot: makers.boot(), began_ticks: left.began_ticks }, 0)
-        };
+        let mut is_alive = |left: &Left| is_alive(makers, (left.pid, left.began_ticks));
         for (slot, since) in state.making.iter().zip(since) {
             let Some(left) = slot.left().filter(|left| !is_alive(left)) else {
                 *since = None;
@@ -38,6 +37,15 @@ impl KilledCreates {
         }
     }
 
+    /// Frees the slots of plain calls of killed processes.
+    pub fn free_plain_calls(&mut self, calls: &PlainCalls) {
+        for slot in calls.slots() {
+            if slot.process().is_some_and(|process| !is_alive(&mut self.makers, process)) {
+                slot.free();
+            }
+        }
+    }
+
     /// Whether a part file may still appear.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -45,9 +53,14 @@ impl KilledCreates {
     }
 }
 
+fn is_alive(makers: &mut Openers, (pid, began_ticks): (u32, u64)) -> bool {
+    makers.is_alive(&Opener { pid, boot: makers.boot(), began_ticks }, 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processes::began_ticks;
     use zerocopy::FromZeros;
 
     #[test]
@@ -78,5 +91,17 @@ mod tests {
             killed.clean_up(&state, |_| false);
         }
         assert!(began.elapsed() >= CREATE_TIMEOUT && !state.making[0].is_taken());
+    }
+
+    #[test]
+    fn a_plain_call_of_a_killed_process_is_over() {
+        let calls = PlainCalls::new_zeroed();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let of_child = calls.begin((child.id(), 0), b"dir", b"name").unwrap();
+        let own = std::process::id();
+        let own = calls.begin((own, began_ticks(own).unwrap()), b"dir", b"own").unwrap();
+        child.wait().unwrap();
+        KilledCreates::default().free_plain_calls(&calls);
+        assert!(of_child.process().is_none() && own.process().is_some());
     }
 }

@@ -19,7 +19,8 @@
 //! | [`create`](mod@create), [`part`] | staging a new file, and its part file on the PFS |
 //! | [`open`](mod@open), [`staged`](mod@staged) | opens; opening staged files |
 //! | [`whereabouts`](mod@whereabouts) | where files and directories lie that others rename and remove |
-//! | [`names`](mod@names) | removing, linking, making names |
+//! | [`names`](mod@names) | making and linking names, removing directories |
+//! | [`removal`](mod@removal), [`symlinks`](mod@symlinks) | removing names; making symbolic links |
 //! | [`rename`](mod@rename) | renames |
 //! | [`attributes`] | modes, owners, times, lengths by path |
 //! | [`extended`] | extended attributes that a truncated file keeps |
@@ -30,7 +31,7 @@
 //! | [`data_roots`] | output roots at, below or above data roots |
 //! | [`descriptors`] | descriptors of staged files; closing them |
 //! | [`barrier`] | waiting for publications |
-//! | [`beside`] | calls that make names beside the removal of their directory |
+//! | [`beside`] | plain calls beside calls that take their turn |
 //! | [`began`] | when this process began, for records |
 //! | [`order`] | waiting for a place in the order of the nodes |
 //! | [`name_watch`] | what others make of a name since the PFS was asked |
@@ -73,12 +74,14 @@ pub mod peers;
 pub mod place;
 mod plainly;
 pub mod remembered;
+mod removal;
 pub mod rename;
 pub mod roots;
 mod spare;
 mod staged;
 pub mod stat;
 pub mod subtree;
+mod symlinks;
 pub mod tree;
 mod walk;
 pub mod whereabouts;

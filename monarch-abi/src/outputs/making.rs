@@ -1,5 +1,4 @@
-//! Names that are being made: part files, which a process that is killed meanwhile leaves on the
-//! PFS, and what plain calls make.
+//! Part files that are being made, which a process that is killed meanwhile leaves on the PFS.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -9,17 +8,6 @@ pub const MAKING_SLOTS: usize = 16;
 /// Most bytes of the directory in which one is made, below the output root.
 pub const MAKING_DIR_BYTES: usize = 168;
 const WORD: usize = size_of::<u64>();
-
-/// [`Left::id`] of the removal of a directory: no staged file has that number.
-pub const REMOVAL: u64 = u64::MAX;
-/// From this number on none is that of a staged file.
-const NO_FILES: u64 = 0b11 << 62;
-
-/// [`Left::id`] of a plain call that makes, or moves, this name in the directory.
-#[must_use]
-pub fn plain_call(name: &[u8]) -> u64 {
-    NO_FILES | (crate::hash::path_hash(0, name).fp >> 2 & !1)
-}
 
 /// A part file that a process makes and has not entered in the journal.
 #[derive(Debug, IntoBytes, FromBytes)]
@@ -43,8 +31,7 @@ pub struct Left {
     pub pid: u32,
     /// When it began, in ticks since the node was started; 0: not known.
     pub began_ticks: u64,
-    /// The number of the staged file; 0: there is no part file. [`REMOVAL`], or that of a
-    /// [`plain_call`].
+    /// The number of the staged file; 0: there is no part file.
     pub id: u64,
     dir: [u8; MAKING_DIR_BYTES],
     dir_len: usize,
@@ -54,7 +41,7 @@ impl Left {
     /// Whether there may be a part file.
     #[must_use]
     pub const fn may_be_part(&self) -> bool {
-        self.id != 0 && self.id < NO_FILES
+        self.id != 0
     }
 
     /// The directory of the part file, below the output root.
@@ -141,17 +128,6 @@ mod tests {
         let left = slot.left().unwrap();
         assert_eq!((left.id, left.dir()), (0, b"".as_slice()));
         assert!(!left.may_be_part());
-    }
-
-    #[test]
-    fn a_plain_call_and_a_removal_have_no_part_files() {
-        let slot = <Making as zerocopy::FromZeros>::new_zeroed();
-        assert!(slot.claim(1, 1, b""));
-        for (id, is_part) in [(1, true), (1 << 63 | 1, true), (REMOVAL, false), (plain_call(b"name"), false)] {
-            slot.begin(id);
-            assert_eq!(slot.left().unwrap().may_be_part(), is_part, "{id:x}");
-        }
-        assert!(plain_call(b"a") != plain_call(b"b") && plain_call(b"a") != REMOVAL);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! right while processes run; after a reboot the agent reads the journal and writes it again.
 
 use super::making::{MAKING_SLOTS, Making};
+use super::plain_calls::PlainCalls;
 use super::record::Op;
 use crate::mem::{Area, Map};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,15 +13,17 @@ use zerocopy::{FromBytes, IntoBytes};
 /// First bytes of a state file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOUTPUT1");
 /// Bytes of the file.
-pub const LEN: usize = 8192;
+pub const LEN: usize = PLAIN_CALLS_OFF + size_of::<PlainCalls>();
 /// Where the names that are not staged begin.
 const PATTERNS_OFF: usize = 4096;
-/// Where the counts of publications begin.
-const PUBLICATIONS_OFF: usize = LEN - PUBLICATION_COUNTS * size_of::<AtomicU64>();
+/// Where the counts of changes of names on the PFS begin.
+const CHANGES_OFF: usize = PLAIN_CALLS_OFF - CHANGE_COUNTS * size_of::<AtomicU64>();
+/// Where the plain calls that are under way begin.
+const PLAIN_CALLS_OFF: usize = 8192;
 /// How many there are: names with the same hash share one.
-const PUBLICATION_COUNTS: usize = 128;
+const CHANGE_COUNTS: usize = 128;
 /// Most bytes of the names that are not staged, each with a final NUL.
-pub const MAX_PATTERNS: usize = PUBLICATIONS_OFF - PATTERNS_OFF;
+pub const MAX_PATTERNS: usize = CHANGES_OFF - PATTERNS_OFF;
 
 /// Most files that the agent publishes together.
 pub const MAX_PUBLISHING: usize = 64;
@@ -104,7 +107,8 @@ pub struct State {
     pub clock: AtomicU64,
     /// [`State::node_news`] when the last record was written.
     pub last_news: AtomicU64,
-    /// When [`State::pending`] last became 1, in nanoseconds since 1970.
+    /// The tick of the kernel's clock before [`State::pending`] last became 1, in nanoseconds since
+    /// 1970: files that are changed from then on have no earlier times.
     pub pending_since_ns: AtomicU64,
     /// 1 once a process has not been let make the journal longer: from then on the agent does,
     /// ahead of its end.
@@ -223,18 +227,20 @@ const _: () = assert!(core::mem::offset_of!(State, next_id) == 128, "a cache lin
 const _: () = assert!(core::mem::offset_of!(State, published) == 256, "a cache line of its own");
 const _: () = assert!(size_of::<State>() <= PATTERNS_OFF);
 
-/// How often a name of each hash was published.
+/// How often names of each hash were changed on the PFS.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
-struct Publications([AtomicU64; PUBLICATION_COUNTS]);
-crate::mem::pod!(Publications);
+struct Changes([AtomicU64; CHANGE_COUNTS]);
+crate::mem::pod!(Changes);
 
 /// A mapped state file.
 #[derive(Clone, Copy, Debug)]
 pub struct StateMap<'a> {
     /// The counters.
     pub state: &'a State,
-    publications: &'a Publications,
+    /// Plain calls that are under way.
+    pub plain_calls: &'a PlainCalls,
+    changes: &'a Changes,
     patterns: Area<'a>,
 }
 
@@ -246,18 +252,19 @@ impl<'a> StateMap<'a> {
         if state.magic.load(Ordering::Acquire) != MAGIC || map.len() != LEN {
             return None;
         }
-        let publications = map.get(PUBLICATIONS_OFF)?;
-        Some(Self { state, publications, patterns: map.area(PATTERNS_OFF, MAX_PATTERNS)? })
+        let (changes, plain_calls) = (map.get(CHANGES_OFF)?, map.get(PLAIN_CALLS_OFF)?);
+        Some(Self { state, plain_calls, changes, patterns: map.area(PATTERNS_OFF, MAX_PATTERNS)? })
     }
 
     /// The count that goes up before the overlay ceases to tell of something that was published at
-    /// a path below the root. A process that has found nothing on the PFS, and finds nothing in the
-    /// overlay afterwards, sees by it whether something was made and published in between.
+    /// a path below the root, and before a plain call about the path ends. A process that has asked
+    /// the PFS for a name, and finds nothing in the overlay afterwards, sees by it whether the name
+    /// was made or removed in between.
     #[must_use]
-    pub fn publications_of(&self, rel: &[u8]) -> &'a AtomicU64 {
-        let at = crate::hash::path_hash(0, rel).fp as usize % PUBLICATION_COUNTS;
+    pub fn changes_of(&self, rel: &[u8]) -> &'a AtomicU64 {
+        let at = crate::hash::path_hash(0, rel).fp as usize % CHANGE_COUNTS;
         // (There is one for each remainder.)
-        self.publications.0.get(at).unwrap_or(&self.publications.0[0])
+        self.changes.0.get(at).unwrap_or(&self.changes.0[0])
     }
 
     /// Where the names that are not staged begin in the file.

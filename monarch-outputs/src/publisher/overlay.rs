@@ -41,7 +41,7 @@ pub(super) fn fix_link(
     };
     if is_made {
         // Before the overlay ceases to tell of it.
-        staging.map().publications_of(name).fetch_add(1, Ordering::AcqRel);
+        staging.map().changes_of(name).fetch_add(1, Ordering::AcqRel);
     }
     match planner.overlay(name) {
         // The job removed it while it was published. Where the step has made nothing of the

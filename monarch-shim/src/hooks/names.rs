@@ -121,7 +121,10 @@ pub(super) unsafe fn leaves(dirfd: c_int, path: *const c_char, is_left: impl FnO
 /// A name is removed. If it is the last name of a file, processes that have the file open see that.
 pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
-    unsafe { outputs::unlink(dirfd, path, flags).unwrap_or_else(|| removed_plainly(dirfd, path, call)) }
+    unsafe {
+        let mut _under_way = None;
+        outputs::unlink(dirfd, path, flags, &mut _under_way).unwrap_or_else(|| removed_plainly(dirfd, path, call))
+    }
 }
 
 unsafe fn removed_plainly(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
@@ -140,7 +143,7 @@ unsafe fn removed_plainly(dirfd: c_int, path: *const c_char, call: impl FnOnce()
 pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        if let Some(done) = outputs::unlink(CWD, path, libc::AT_REMOVEDIR) {
+        if let Some(done) = outputs::unlink(CWD, path, libc::AT_REMOVEDIR, &mut None) {
             return done;
         }
         name(CWD, path);
@@ -274,7 +277,8 @@ hook! { next;
     fn unlink(path: *const c_char) -> c_int { removed(CWD, path, 0, || next(path)) }
     fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, flags, || next(fd, path, flags)) }
     fn remove(path: *const c_char) -> c_int {
-        match outputs::remove(path) {
+        let mut _under_way = None;
+        match outputs::remove(path, &mut _under_way) {
             Some(done) => done,
             None => removed_plainly(CWD, path, || next(path)),
         }

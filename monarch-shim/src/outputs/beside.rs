@@ -1,73 +1,100 @@
-//! Calls that make a name at once, beside the removal of its directory by another process, which
-//! takes its place in the order: the one sees the other, as on the PFS.
+//! Plain calls that make, move or remove a name at once, beside calls of other processes that take
+//! their place in the order: the one sees the other, as on the PFS.
 //!
-//! Each says in a slot of the state file ([`Making`]) which directory it is about, then looks for
-//! the other. The call that makes a name waits until a removal has looked at the directory, and
-//! finds then that it is removed. A removal waits until such a call has ended, and finds what it
-//! has made. Slots of processes that were killed are freed by the agent.
+//! Each plain call says in a slot of the state file ([`PlainCalls`]) which name it is about, then
+//! looks for the others.
 //!
-//! In the same way a call that enters a name in the overlay sees a plain one that is about the same
-//! name: it looks for that with the lock of the journal held ([`is_under_way`]), and the plain call
-//! looks at the overlay once it has its slot.
+//! - A call that enters the same name in the overlay ([`NameWatch`]) waits for the plain one, and
+//!   asks the PFS after that. The plain call waits for one that enters the name just now, and finds
+//!   it in the overlay.
+//! - A call that makes a name waits until the removal of its directory has looked whether that is
+//!   empty, and finds then that it is removed. A removal waits until such a call has ended, and
+//!   finds what it has made.
+//!
+//! Slots of processes that were killed are freed by the agent.
+//!
+//! [`PlainCalls`]: monarch_abi::outputs::plain_calls::PlainCalls
+//! [`NameWatch`]: super::name_watch::NameWatch
 
 use super::barrier;
 use super::began;
+use super::journal::Journal;
 use super::place::Place;
-use super::roots::Root;
 use super::tree::{self, Entry};
-use core::sync::atomic::{Ordering, fence};
-use monarch_abi::outputs::making::{Left, Making, REMOVAL, plain_call};
+use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_abi::outputs::making::Making;
+use monarch_abi::outputs::plain_calls::PlainCall;
 use monarch_guest::sys;
 
 /// How often each looks for the other, a millisecond apart: longer than a PFS that answers needs
 /// for one call. After that the call is made as if there were none.
 const MAX_LOOKS: usize = 1000;
+/// How often a plain call looks whether another process has entered the name, and how long apart:
+/// others hold the lock of the journal for some 20 microseconds. A process that is killed or
+/// stopped meanwhile is not waited for any longer.
+const ENTERING_LOOKS: usize = 400;
+const ENTERING_PAUSE_US: i64 = 50;
 
-/// A call that is under way in a directory, until it is dropped.
-pub struct UnderWay(&'static Making);
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.free();
-    }
+/// A call that is under way, until it is dropped.
+pub struct UnderWay {
+    slot: &'static PlainCall,
+    /// Of changes of the name on the PFS.
+    count: &'static AtomicU64,
 }
 
 impl UnderWay {
-    /// Takes a slot, if one is free and has room for the path.
-    fn begin(root: &Root, dir: &[u8]) -> Option<Self> {
-        let pid = sys::pid();
-        let began = began::ticks(pid);
-        root.state().making.iter().find(|slot| slot.claim(pid, began, dir)).map(Self)
-    }
-
-    /// Whether another call is under way in a directory.
-    fn has_other(&self, root: &Root, dir: &[u8], is_it: impl Fn(&Left) -> bool) -> bool {
-        // (What this call has said comes before its look.)
-        fence(Ordering::SeqCst);
-        let mut others = root.state().making.iter().filter(|slot| !core::ptr::eq(*slot, self.0));
-        others.any(|slot| slot.left().is_some_and(|left| left.dir() == dir && is_it(&left)))
+    fn of(slot: &'static PlainCall, place: &Place) -> Self {
+        Self { slot, count: place.root.map.changes_of(place.rel()) }
     }
 }
 
-/// Before a plain call makes, or moves, the name of a place, whose directory is followed: keeps the
-/// removal of that directory away until the call has ended, and calls that would enter the name.
-/// Where the job has removed the directory since the call began, waits until that is published.
-/// Until then the PFS still has the directory.
-pub fn making(place: &Place) -> Option<UnderWay> {
-    let (root, dir) = (&place.root, place.parent());
-    if !root.map.may_be_overtaken() {
-        return None;
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        self.slot.free();
     }
-    let under_way = (0..MAX_LOOKS).find_map(|turn| {
+}
+
+fn process() -> (u32, u64) {
+    let pid = sys::pid();
+    (pid, began::ticks(pid))
+}
+
+/// Looks a number of times, a millisecond apart, until `is_so`. Whether that was.
+fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
+    (0..MAX_LOOKS).any(|turn| {
         if turn > 0 {
             sys::sleep_ms(1);
         }
-        let Some(own) = UnderWay::begin(root, dir) else { return Some(None) };
-        own.0.begin(plain_call(place.name()));
-        (!own.has_other(root, dir, |left| left.id == REMOVAL)).then_some(Some(own))
+        is_so()
+    })
+}
+
+/// Before a plain call makes, moves or removes the name of a place, whose directory is followed:
+/// keeps calls away that would enter the name, and the removal of its directory, until the call has
+/// ended. What the caller reads of the overlay after that is right as long. `None` where all slots
+/// are taken, or where the job has removed the directory since the call began: that is published
+/// then. Until then the PFS still has the directory.
+pub fn making(place: &Place) -> Option<UnderWay> {
+    let (root, dir) = (&place.root, place.parent());
+    let calls = root.map.plain_calls;
+    let mut under_way = None;
+    let process = process();
+    let _ = wait_until(|| {
+        // (A removal waits for this one, too.)
+        drop(under_way.take());
+        under_way = calls.begin(process, dir, place.name()).map(|slot| UnderWay::of(slot, place));
+        under_way.as_ref().is_none_or(|own| !calls.is_removed_beside(own.slot))
     });
-    let under_way = under_way.flatten();
-    if !dir.is_empty() && matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
+    if under_way.is_some() {
+        for _ in 0..ENTERING_LOOKS {
+            if !calls.is_entering(dir, place.name()) {
+                break;
+            }
+            sys::sleep_us(ENTERING_PAUSE_US);
+        }
+    }
+    if !dir.is_empty() && root.map.may_be_overtaken() && matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
         drop(under_way);
         // (Where the PFS refuses that, it says so to the call.)
         let _ = barrier::wait_for_all(root);
@@ -80,34 +107,19 @@ pub fn making(place: &Place) -> Option<UnderWay> {
 /// make a name there, and waits for those that are under way.
 pub fn removing(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.rel());
-    let own = UnderWay::begin(root, dir)?;
-    own.0.begin(REMOVAL);
-    for _ in 0..MAX_LOOKS {
-        if !own.has_other(root, dir, |left| left.id != REMOVAL) {
-            break;
-        }
-        sys::sleep_ms(1);
-    }
+    let own = UnderWay::of(root.map.plain_calls.begin_removal(process(), dir)?, place);
+    let is_created_in = || root.state().making.iter().filter_map(Making::left).any(|left| left.dir() == dir);
+    wait_until(|| !root.map.plain_calls.is_any_in(dir) && !is_created_in());
     Some(own)
 }
 
-/// Whether a plain call is under way that makes or moves the name of a place. With the lock of the
-/// journal held.
-pub fn is_under_way(place: &Place) -> bool {
-    // (What this call has seen of the PFS comes before its look.)
-    fence(Ordering::SeqCst);
-    let state = place.root.state();
-    let mut slots = state.making.iter().filter(|slot| slot.is_taken()).filter_map(Making::left);
-    let call = plain_call(place.name());
-    slots.any(|left| left.id == call && left.dir() == place.parent())
+/// Says that this process is about to enter the name of a place. Whether a plain call about it is
+/// under way.
+pub fn is_under_way(place: &Place, _lock: &Journal<'_>) -> bool {
+    !place.root.map.plain_calls.enter(place.parent(), place.name())
 }
 
-/// Waits for such a call. Whether there is none any more.
+/// Waits for plain calls about the name of a place. Whether there is none any more.
 pub fn wait_for_plain_call(place: &Place) -> bool {
-    (0..MAX_LOOKS).any(|turn| {
-        if turn > 0 {
-            sys::sleep_ms(1);
-        }
-        !is_under_way(place)
-    })
+    wait_until(|| !place.root.map.plain_calls.is_under_way(place.parent(), place.name()))
 }

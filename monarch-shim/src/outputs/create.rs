@@ -9,7 +9,7 @@ use super::extended;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::name_watch::NameWatch;
-use super::part::{self, Part, UnderWay};
+use super::part::{self, Owner, Part, UnderWay};
 use super::place::{Place, split};
 use super::roots::Root;
 use super::spare;
@@ -93,7 +93,7 @@ fn catches_raw_calls(place: &Place) -> bool {
 /// A file of the PFS that the staged file replaces.
 struct Target {
     mode: u32,
-    gid: u32,
+    owner: Owner,
     /// What the PFS has there; not known of a file that is pending.
     found: u64,
 }
@@ -213,7 +213,7 @@ fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
     if how.is_exclusive() || !is_plain || !is_ours || is_written() {
         return Ok(Found::Another);
     }
-    Ok(Found::File(Target { mode: st.st_mode & 0o7777, gid: st.st_gid, found: kernel::found(&st) }))
+    Ok(Found::File(Target { mode: st.st_mode & 0o7777, owner: Owner::of(&st), found: kernel::found(&st) }))
 }
 
 /// Whether a process of this node, perhaps another one, has the file open for writing on the PFS
@@ -288,8 +288,8 @@ impl Drop for Unfinished {
 fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<'_>) -> Result<Created, Errno> {
     let root = place.root;
     let under_way = UnderWay::begin(place);
-    let (mode, gid) = target.map_or((how.mode & 0o7777, None), |target| (target.mode, Some(target.gid)));
-    let Some((mut part, st)) = part::make(place, mode, gid, &under_way)? else { return Ok(Created::Unstaged) };
+    let (mode, owner) = target.map_or((how.mode & 0o7777, None), |target| (target.mode, Some(target.owner)));
+    let Some((mut part, st)) = part::make(place, mode, owner, &under_way)? else { return Ok(Created::Unstaged) };
     let file = Staged { id: part.id, dev: st.st_dev, ino: st.st_ino, uid: st.st_uid, gid: st.st_gid };
     let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
     let flags = how.flags & !NOT_PASSED_ON | libc::O_CREAT | libc::O_EXCL;
@@ -403,7 +403,7 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Inst
         (Entry::File(now), Instead::Pending(old)) => old.id == now.id,
         (Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,
         (_, Instead::Pending(_)) => false,
-        (_, Instead::Published(watch)) => !watch.is_changed(place),
+        (_, Instead::Published(watch)) => !watch.is_changed(place, &journal),
     };
     if !is_as_seen {
         return Ok(Entered::Changed);
@@ -427,6 +427,8 @@ pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, 
         Err(libc::ENOENT) => return Ok(Created::Again),
         st => st?,
     };
-    let target = Target { mode: st.st_mode & 0o7777 & !STAGED_MODE, gid: old.gid, found: found::UNKNOWN };
+    // (The job may have given it another owner.)
+    let mode = st.st_mode & 0o7777 & !STAGED_MODE;
+    let target = Target { mode, owner: Owner::of(&st), found: found::UNKNOWN };
     admit(place, how, Some(&target), Instead::Pending(old))
 }

@@ -16,9 +16,6 @@ use monarch_guest::errno;
 pub type Time = (i64, i64);
 
 const EPOCH: Time = (0, 0);
-/// A link may be made so long before it is counted as pending: the kernel's time of a directory is
-/// that of its last tick, and the process may have to wait for a processor.
-const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
 /// When names in a directory were last changed that are not all published, by the overlay. What it
 /// says of the time before something was pending is of no interest: the PFS knows.
@@ -27,7 +24,7 @@ pub fn last_change(root: &Root, rel: &[u8]) -> Option<Time> {
     if state.pending.load(Ordering::Acquire) == 0 {
         return None;
     }
-    let since_ns = state.pending_since_ns.load(Ordering::Acquire).saturating_sub(CLOCK_SLACK_NS);
+    let since_ns = state.pending_since_ns.load(Ordering::Acquire);
     let ns = |time: Time| (time.0.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(time.1.max(0) as u64);
     of(root, rel).filter(|time| *time != EPOCH && ns(*time) >= since_ns)
 }

@@ -220,6 +220,7 @@ impl<'r> Journal<'r> {
 
 impl Drop for Journal<'_> {
     fn drop(&mut self) {
+        self.root.map.plain_calls.end_entering();
         // At once, not by the close: a child forked meanwhile has the descriptor, too.
         let _ = sys::lock(self.file.0, libc::LOCK_UN);
         exchange(self.file.0, -1);

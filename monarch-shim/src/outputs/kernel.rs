@@ -293,9 +293,18 @@ pub fn forget_signal(signal: c_int) {
 
 /// Nanoseconds since 1970.
 pub fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+/// Nanoseconds since 1970 at the last tick of the kernel, of which it takes the times of files.
+pub fn tick_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME_COARSE)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the buffer is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut t) };
+    unsafe { libc::clock_gettime(clock, &raw mut t) };
     (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
 }
 

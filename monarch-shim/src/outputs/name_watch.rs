@@ -2,16 +2,18 @@
 //!
 //! Such a call asks the PFS first, and the overlay afterwards, with the lock of the journal held.
 //! What another process enters in between, the overlay tells; but once that is published, it may
-//! tell nothing any more. And what a plain call makes in between, it never tells.
+//! tell nothing any more. And what a plain call makes or removes in between, it never tells. Both
+//! are counted.
 
 use super::beside;
+use super::journal::Journal;
 use super::place::Place;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A name, from before the PFS is asked for it until the lock of the journal is held.
 #[derive(Clone, Copy)]
 pub struct NameWatch {
-    /// Of publications of the name.
+    /// Of changes of the name on the PFS.
     count: &'static AtomicU64,
     seen: u64,
     /// Whether plain calls about the name matter. (One that takes too long is overtaken.)
@@ -27,13 +29,14 @@ impl NameWatch {
 
     /// Of a call that may replace what others make.
     pub fn shared(place: &Place) -> Self {
-        let count = place.root.map.publications_of(place.rel());
+        let count = place.root.map.changes_of(place.rel());
         Self { count, seen: count.load(Ordering::Acquire), heeds_plain_calls: false }
     }
 
     /// Whether others may have changed the name since, or are about to, of which the overlay does
-    /// not tell. With the lock held.
-    pub fn is_changed(&self, place: &Place) -> bool {
-        self.count.load(Ordering::Acquire) != self.seen || self.heeds_plain_calls && beside::is_under_way(place)
+    /// not tell.
+    pub fn is_changed(&self, place: &Place, lock: &Journal<'_>) -> bool {
+        // (Those that are under way first: they are counted before they have ended.)
+        self.heeds_plain_calls && beside::is_under_way(place, lock) || self.count.load(Ordering::Acquire) != self.seen
     }
 }

@@ -125,18 +125,27 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         match create(place, how, &entry)? {
             Created::Fd(fd) => return Ok(Answer::Done(fd)),
             Created::Again => {}
-            Created::Unstaged => return through(place),
-            Created::Through => {
-                return match entry {
-                    Entry::Removed => through(place),
-                    Entry::Clean(_) => {
-                        forget_clean(place)?;
-                        Ok(Answer::Plain)
-                    }
-                    _ if flags & libc::O_CREAT != 0 => make_through(place, how),
-                    _ => Ok(Answer::Plain),
-                };
+            Created::Unstaged if excludes => {
+                if let Answer::Plain = through(place)?
+                    && let Some(answer) = make_through(place, how)?
+                {
+                    return Ok(answer);
+                }
             }
+            Created::Unstaged => return through(place),
+            Created::Through => match entry {
+                Entry::Removed => return through(place),
+                Entry::Clean(_) => {
+                    forget_clean(place)?;
+                    return Ok(Answer::Plain);
+                }
+                _ if flags & libc::O_CREAT != 0 => {
+                    if let Some(answer) = make_through(place, how)? {
+                        return Ok(answer);
+                    }
+                }
+                _ => return Ok(Answer::Plain),
+            },
         }
     }
     through(place)
@@ -192,18 +201,24 @@ fn no_directory(flags: c_int) -> Errno {
     }
 }
 
-/// Makes a file of the PFS at once. Where its directory may be removed in the meantime, the call is
-/// made here; what is wrong with it, the plain call says.
-fn make_through(place: &Place, how: Create) -> Result<Answer<Fd>> {
-    if place.is_dir_path {
-        return Ok(Answer::Plain);
+/// Makes a file of the PFS at once, as its directory may be removed in the meantime, or the name be
+/// entered. What is wrong with the call, the plain one says. `None`: another process has entered
+/// the name.
+fn make_through(place: &Place, how: Create) -> Result<Option<Answer<Fd>>> {
+    // (Others open what lies there, and may wait for that, as of a pipe.)
+    let may_wait = how.flags & libc::O_EXCL == 0 || is_through(&place.root, place.name());
+    if place.is_dir_path || may_wait && !place.root.map.may_be_overtaken() {
+        return Ok(Some(Answer::Plain));
     }
-    let Some(_under_way) = beside::making(place) else { return Ok(Answer::Plain) };
+    let Some(_under_way) = beside::making(place) else { return Ok(Some(Answer::Plain)) };
+    if tree::read(&place.root, place.rel())?.is_pending() {
+        return Ok(None);
+    }
     place.root.state().note_written_through(place.name());
     let mut path = place.on_pfs()?;
     match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode) {
-        Err(e) if e != libc::EINTR => Ok(Answer::Plain),
-        made => made.map(Answer::Done),
+        Err(e) if e != libc::EINTR => Ok(Some(Answer::Plain)),
+        made => made.map(|fd| Some(Answer::Done(fd))),
     }
 }
 

@@ -79,13 +79,26 @@ impl Drop for UnderWay {
     }
 }
 
+/// User and group of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    pub const fn of(st: &libc::stat64) -> Self {
+        Self { uid: st.st_uid, gid: st.st_gid }
+    }
+}
+
 /// Makes the part file in the directory of the place, with the attributes that the file will have:
-/// with `gid` those of the file that it replaces, without it those of a new one. `None` if all
+/// with `owner` those of the file that it replaces, without it those of a new one. `None` if all
 /// names that it could have are taken.
 pub fn make(
     place: &Place,
     mode: u32,
-    gid: Option<u32>,
+    owner: Option<Owner>,
     under_way: &UnderWay,
 ) -> Result<Option<(Part, libc::stat64)>, Errno> {
     let state = place.root.state();
@@ -102,14 +115,16 @@ pub fn make(
         };
         let part = Part { id, path, fd, is_kept: false };
         let mut st = sys::fstat(part.fd.0).ok_or(libc::EIO)?;
-        if let Some(gid) = gid {
-            if st.st_gid != gid {
-                kernel::set_owner(part.fd.0, u32::MAX, gid)?;
+        if let Some(owner) = owner {
+            let is_other = Owner::of(&st) != owner;
+            if is_other {
+                kernel::set_owner(part.fd.0, owner.uid, owner.gid)?;
             }
-            if st.st_mode & 0o7777 != mode {
+            // (A change of the owner takes bits away.)
+            if is_other || st.st_mode & 0o7777 != mode {
                 kernel::fchmod(part.fd.0, mode)?;
             }
-            (st.st_gid, st.st_mode) = (gid, st.st_mode & libc::S_IFMT | mode);
+            (st.st_uid, st.st_gid, st.st_mode) = (owner.uid, owner.gid, st.st_mode & libc::S_IFMT | mode);
         }
         return Ok(Some((part, st)));
     }

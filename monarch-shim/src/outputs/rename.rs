@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
-use super::beside;
+use super::beside::{self, UnderWay};
 use super::create::is_through;
 use super::data_roots;
 use super::journal::{About, Journal};
@@ -37,7 +37,7 @@ pub enum After {
     Move(Place, Target),
     /// Nothing, if there is still nothing that is not as the PFS has it: else the overlay moves
     /// along.
-    Quiet(Place, Place),
+    Quiet(Place, Place, [Option<UnderWay>; 2]),
     /// The first name is not Monarch's any more, and something else has the second one.
     Cross(Option<Place>, Option<Target>),
 }
@@ -63,7 +63,10 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     }
     let root = from.root;
     if is_quiet(&root) {
-        return Ok((Answer::Plain, After::Quiet(from, to)));
+        let under_way = [beside::making(&from), beside::making(&to)];
+        if is_quiet(&root) {
+            return Ok((Answer::Plain, After::Quiet(from, to, under_way)));
+        }
     }
     let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
     (from.is_dir_path, to.is_dir_path) = (false, false);
@@ -129,7 +132,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         return Err(libc::ENOENT);
     }
     let mut target = Target::new(to, flags, Some(&from))?;
-    target.under_way = [beside::making(&target.place), moving];
+    target.under_way[1] = moving;
     Ok((Answer::Plain, After::Move(from, target)))
 }
 
@@ -145,8 +148,7 @@ fn between_roots(from: Place, mut to: Place, flags: u32) -> Result<(Answer<()>, 
     if matches!(entry_at(&mut to)?, Entry::Removed) {
         unhide(&to)?;
     }
-    let mut target = Target::new(to, flags, None)?;
-    target.under_way = [beside::making(&target.place), None];
+    let target = Target::new(to, flags, None)?;
     Ok((Answer::Plain, After::Cross(from, Some(target))))
 }
 
@@ -225,8 +227,7 @@ fn arrives(mut to: Place, outside: Option<u64>, flags: u32) -> Result<(Answer<()
     if matches!(entry_at(&mut to)?, Entry::Removed) {
         unhide(&to)?;
     }
-    let mut target = Target::new(to, flags, None)?;
-    target.under_way = [beside::making(&target.place), None];
+    let target = Target::new(to, flags, None)?;
     Ok((Answer::Plain, After::Cross(None, Some(target))))
 }
 
@@ -268,15 +269,16 @@ fn in_turn(mut once: impl FnMut() -> Result<InTurn>) -> Result<bool> {
 }
 
 /// Whether another process has made, or makes, a name since the PFS was asked for it, of which the
-/// overlay says nothing. With the lock held.
-fn is_changed(to: &Place, entry: &Entry, watch: NameWatch) -> bool {
-    !matches!(entry, Entry::File(_) | Entry::Symlink(_)) && watch.is_changed(to)
+/// overlay says nothing.
+fn is_changed(to: &Place, entry: &Entry, watch: NameWatch, lock: &Journal<'_>) -> bool {
+    !matches!(entry, Entry::File(_) | Entry::Symlink(_)) && watch.is_changed(to, lock)
 }
 
 /// Renames a symbolic link while something is pending, in its turn. [`InTurn::No`] if it is none,
 /// or if all that is pending has to be published first.
 fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
+    let moved = NameWatch::exclusive(from);
     let Some(target) = link_target(from, source)? else { return Ok(InTurn::No) };
     let target = target.get();
     let (dir, watch, there) = look_at_target(to)?;
@@ -292,6 +294,7 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
     }
     let is_same = match (tree::read(&root, from.rel())?, source) {
         (Entry::Symlink(now), Entry::Symlink(_)) => now.get() == target,
+        (Entry::Nothing, Entry::Nothing) if moved.is_changed(from, &journal) => return Ok(InTurn::Again),
         (Entry::Nothing, Entry::Nothing) => true,
         _ => false,
     };
@@ -299,7 +302,7 @@ fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) ->
         return Ok(InTurn::No);
     }
     let replaced = tree::read(&root, to.rel())?;
-    if is_changed(to, &replaced, watch) {
+    if is_changed(to, &replaced, watch, &journal) {
         return Ok(InTurn::Again);
     }
     let is_there = match &replaced {
@@ -372,7 +375,7 @@ fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Result<I
         return Ok(InTurn::No);
     }
     let replaced = tree::read(&root, to.rel())?;
-    if is_changed(to, &replaced, watch) {
+    if is_changed(to, &replaced, watch, &journal) {
         return Ok(InTurn::Again);
     }
     let is_there = match &replaced {
@@ -458,7 +461,8 @@ fn remove_one_of_names(journal: &Journal<'_>, to: &Place, found: u64) -> Result<
 pub fn renamed(after: After, is_done: bool) -> Result<()> {
     match after {
         After::Nothing => Ok(()),
-        After::Quiet(from, to) => {
+        After::Quiet(from, to, under_way) => {
+            drop(under_way);
             // (An order with what the kernel says of names: a file that was entered where it was
             // before the rename counts already.)
             fence(Ordering::SeqCst);

@@ -57,7 +57,7 @@ impl Counting {
         let state = root.state();
         // (An order with what the kernel says of names: see `rename::renamed`.)
         if now.is_pending && !before.is_pending && state.pending.fetch_add(1, Ordering::SeqCst) == 0 {
-            state.pending_since_ns.store(kernel::now_ns(), Ordering::Release);
+            state.pending_since_ns.store(kernel::tick_ns(), Ordering::Release);
         }
         if now.is_there && !before.is_there {
             state.entries.fetch_add(1, Ordering::SeqCst);

@@ -62,6 +62,14 @@ def owners():
     look("g")
     put("g", b"written again, by another user than its owner")
     look("g")
+    # These are not the last files that are closed: written again, they are other staged files.
+    for name, owner, mode in (("h", (-1, 4321), 0o640), ("i", (77, -1), 0o604), ("j", (77, 4321), 0o6755)):
+        put(name, b"first")
+        os.chown(name, *owner)
+        os.chmod(name, mode)
+        put(f"{name}.after", b"closed after it")
+        put(name, b"written again")
+        look(name)
 
 
 @replay(barrier=True)

@@ -1,5 +1,5 @@
 """Two processes take, or make, the same name at the same moment, while what they make is being
-published: one of them does, and the other is refused. `claims.py ROUNDS` in the directory where they
+published, or nothing: one of them does, and the other is refused. `claims.py ROUNDS` in the directory where they
 go; prints how often another number of them did.
 """
 import ctypes, errno, os, random, shutil, struct, sys, time
@@ -26,6 +26,18 @@ def without_replacing(name, own):
         raise OSError(ctypes.get_errno(), name)
 
 
+def first_or_other(first, second):
+    return lambda name, own: (first if own == "0" else second)(name, own)
+
+
+def directory(name, _):
+    os.mkdir(name)
+
+
+def to_nothing(name, own):
+    os.symlink(f"nothing-{own}", name)
+
+
 def linked(name):
     put(name, b"data")
     os.symlink(name, f"{name}.link")
@@ -48,6 +60,15 @@ WAYS = {
     "rename or remove": (lambda name, own: os.rename(name, f"{name}.new") if own == "0" else os.unlink(name), data),
     "rename a link": (lambda name, own: os.rename(f"{name}.link", f"{name}.link.{own}"), linked),
     "remove a link": (lambda name, own: os.unlink(f"{name}.link"), linked),
+    "rename or remove a link": (
+        lambda name, own: os.rename(f"{name}.link", f"{name}.new") if own == "0" else os.unlink(f"{name}.link"),
+        linked,
+    ),
+    "create or make a directory": (first_or_other(create, directory), None),
+    "create or make a link": (first_or_other(create, to_nothing), None),
+    "rename or make a directory": (first_or_other(without_replacing, directory), None),
+    "rename or make a link": (first_or_other(without_replacing, to_nothing), None),
+    "rename or create": (first_or_other(without_replacing, create), None),
 }
 
 

@@ -82,12 +82,10 @@ fn merged_dir(ctx: &Ctx, fd: c_int) -> Option<*mut crate::dirs::Shared> {
 }
 
 /// Before attributes of an open file are set: of a directory, what is pending below it is published
-/// first.
+/// first. (Where that is done, the overlay may still tell when the job has changed names there.)
 #[inline]
 pub fn settle_open_directory(fd: c_int) {
-    if let Some(ctx) = ctx::for_outputs()
-        && roots::any_pending(&ctx)
-    {
+    if let Some(ctx) = ctx::for_outputs() {
         settle_directory_of(&ctx, fd);
     }
 }
@@ -96,7 +94,12 @@ pub fn settle_open_directory(fd: c_int) {
 #[inline(never)]
 fn settle_directory_of(ctx: &Ctx, fd: c_int) {
     let saved = errno::errno();
-    if let Some(place) = Place::find(ctx, fd, b".").filter(|_| fd >= 0) {
+    let is_directory = |st: &libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    let is_in_output = |st: &libc::stat64| is_directory(st) && roots::on_device(ctx, st.st_dev);
+    if fd >= 0
+        && sys::fstat_local(fd).is_some_and(|st| is_in_output(&st))
+        && let Some(place) = Place::find(ctx, fd, b".")
+    {
         let _ = attributes::settle_directory(&place);
     }
     errno::set_errno(saved);

@@ -6,18 +6,23 @@ use crate::outputs::beside::UnderWay;
 use crate::outputs::place::{Place, ends_in_dots};
 use crate::outputs::rename::{self as renames, After, Side};
 use crate::outputs::roots::Root;
-use crate::outputs::{descriptors, kernel, names, others, peers};
+use crate::outputs::{descriptors, kernel, names, others, peers, removal, symlinks};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, user};
 
-/// unlinkat(2).
+/// unlinkat(2). `under_way`: to be kept until the plain call has ended.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+pub unsafe fn unlink(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    under_way: &mut Option<UnderWay>,
+) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         // (What is wrong with these, the kernel says before it looks for the name.)
@@ -33,7 +38,7 @@ pub unsafe fn unlink(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<
                 return names::rmdir(place).map(as_result);
             }
             peers::settle(place, false);
-            names::unlink(place).map(as_result)
+            removal::unlink(place, under_way).map(as_result)
         })
     }
 }
@@ -51,12 +56,12 @@ unsafe fn in_dots(dirfd: c_int, path: *const c_char) -> Option<c_int> {
     }
 }
 
-/// remove(3).
+/// remove(3). `under_way`: to be kept until the plain call has ended.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
+pub unsafe fn remove(path: *const c_char, under_way: &mut Option<UnderWay>) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         if user::path(path).is_some_and(ends_in_dots) {
@@ -67,7 +72,7 @@ pub unsafe fn remove(path: *const c_char) -> Option<c_int> {
             let mut on_pfs = place.on_pfs()?;
             let st = on_pfs.c_str().and_then(|p| kernel::lstat(p).ok());
             let is_dir = st.is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR);
-            let done = if is_dir { names::rmdir(place) } else { names::unlink(place) };
+            let done = if is_dir { names::rmdir(place) } else { removal::unlink(place, under_way) };
             done.map(as_result)
         })
     }
@@ -123,7 +128,7 @@ pub unsafe fn symlink(
         at_changed_path(dirfd, path, false, -1, |place| {
             let Some(text) = user::path(target).filter(|text| !text.is_empty()) else { return Ok(Answer::Plain) };
             peers::settle(place, false);
-            names::symlink(place, CStr::from_ptr(text.as_ptr().cast()), under_way).map(as_result)
+            symlinks::symlink(place, CStr::from_ptr(text.as_ptr().cast()), under_way).map(as_result)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::outputs::answer::Result;
 use crate::outputs::barrier;
-use crate::outputs::beside::UnderWay;
+use crate::outputs::beside::{self, UnderWay};
 use crate::outputs::journal::{About, Journal};
 use crate::outputs::name_watch::NameWatch;
 use crate::outputs::names::MAX_TRIES;
@@ -38,6 +38,7 @@ impl Target {
     /// same root. What a process has open under the name is not published meanwhile.
     pub fn new(place: Place, flags: u32, from: Option<&Place>) -> Result<Self> {
         let root = place.root;
+        let under_way = [beside::making(&place), None];
         for _ in 0..MAX_TRIES {
             let Entry::File(file) = tree::read(&root, place.rel())? else { break };
             // (What is wrong with the first name, the kernel says.)
@@ -61,9 +62,9 @@ impl Target {
             let state = root.state();
             leave(&root)?;
             barrier::wait_until(&root, |_| !state.is_publishing(file.id));
-            return Ok(Self { place, held: Some(Held { file, fd }), under_way: [None, None] });
+            return Ok(Self { place, held: Some(Held { file, fd }), under_way });
         }
-        Ok(Self { place, held: None, under_way: [None, None] })
+        Ok(Self { place, held: None, under_way })
     }
 
     /// After the rename. What had the name before is lost, as on the PFS. Without its data the

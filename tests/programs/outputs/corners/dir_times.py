@@ -83,6 +83,20 @@ def by_descriptor():
     os.close(fd)
 
 
+def published_before():
+    """What is published before the times are set is not what was changed after that."""
+    seen = set()
+    for n in range(12):
+        d = quiet(f"before{n}")
+        file(f"{d}/f")
+        fd = os.open(d, os.O_RDONLY)
+        os.utime(fd if n % 2 else d, ns=(PAST, PAST))
+        file(f"beside{n}")
+        seen.add(str(moved(d)))
+        os.close(fd)
+    print("before", seen)
+
+
 def others_look():
     d = quiet("others")
     file(f"{d}/f")
@@ -104,6 +118,6 @@ def modules():
 
 
 rows = [changes, removals, others_look, modules]
-for row in rows + [by_descriptor] * waits:
+for row in rows + [by_descriptor, published_before] * waits:
     row()
 print("## end")
