@@ -15,7 +15,7 @@
 //! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
-//! | [`relays`], [`relay_table`], [`relay_links`], [`receipts`] | pieces of large files that nodes pass on to each other |
+//! | [`relays`], [`relay_table`], [`relay_askers`], [`relay_links`], [`receipts`] | pieces of large files that nodes pass on to each other |
 //! | [`send_slots`], [`transfer_time`] | large answers at a time, and how long they take |
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |
@@ -63,6 +63,7 @@ mod owner_balance;
 mod peer_files;
 mod peer_pool;
 mod receipts;
+mod relay_askers;
 mod relay_links;
 mod relay_table;
 mod relays;

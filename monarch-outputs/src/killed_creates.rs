@@ -61,6 +61,7 @@ fn is_alive(makers: &mut Openers, (pid, began_ticks): (u32, u64)) -> bool {
 mod tests {
     use super::*;
     use crate::processes::began_ticks;
+    use monarch_abi::outputs::plain_calls::Caller;
     use zerocopy::FromZeros;
 
     #[test]
@@ -96,10 +97,11 @@ mod tests {
     #[test]
     fn a_plain_call_of_a_killed_process_is_over() {
         let calls = PlainCalls::new_zeroed();
+        let of = |pid, began_ticks| Caller { pid, began_ticks, is_helper: false };
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let of_child = calls.begin((child.id(), 0), b"dir", b"name").unwrap();
+        let of_child = calls.begin(of(child.id(), 0), b"dir", b"name").unwrap();
         let own = std::process::id();
-        let own = calls.begin((own, began_ticks(own).unwrap()), b"dir", b"own").unwrap();
+        let own = calls.begin(of(own, began_ticks(own).unwrap()), b"dir", b"own").unwrap();
         child.wait().unwrap();
         KilledCreates::default().free_plain_calls(&calls);
         assert!(of_child.process().is_none() && own.process().is_some());

@@ -15,6 +15,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The variable of the environment by which the preload library knows a helper.
+pub use monarch_abi::outputs::plain_calls::HELPER_VARIABLE as VARIABLE;
+
 /// Most bytes of a message.
 const MAX_MESSAGE: usize = 1 << 18;
 /// Notifications before and after the last known one that `run` may have received and not answered.

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 use monarch_abi::foreign_changes::VARIABLE;
+use monarch_abi::outputs::plain_calls::HELPER_VARIABLE;
 use monarch_guest::control::{self, variable};
 use monarch_guest::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
 use monarch_guest::ctx::rights;
@@ -27,6 +28,10 @@ fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
     if let Some(ranks) = unsafe { variable(envp, b"LOCAL_WORLD_SIZE").or_else(|| variable(envp, b"WORLD_SIZE")) } {
         crate::weights::set_ranks(ranks);
+    }
+    // SAFETY: from the loader.
+    if unsafe { variable(envp, HELPER_VARIABLE.as_bytes()) }.is_some() {
+        crate::outputs::make_calls_for_others();
     }
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {

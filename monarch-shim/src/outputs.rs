@@ -86,6 +86,6 @@ pub mod tree;
 mod walk;
 pub mod whereabouts;
 
-pub use beside::UnderWay;
+pub use beside::{UnderWay, make_calls_for_others};
 pub use calls::*;
 pub use monarch_abi::outputs::STAGED_MODE;

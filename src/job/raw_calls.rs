@@ -8,6 +8,7 @@ use super::service::{Service, Variables};
 use super::spawn;
 use crate::say;
 use monarch_core::config::Config;
+use monarch_rawcalls::helper;
 use monarch_rawcalls::link::{let_all_pass, supervise};
 use monarch_rawcalls::scope::Scope;
 use monarch_rawcalls::trap::{self, Installer, Trap};
@@ -81,7 +82,7 @@ fn scope(config: &Config) -> Scope {
 /// raw system call passes by the other libraries that the job preloads.
 fn helper_environment(shim: &Path, env: &Variables) -> Variables {
     let own = env.iter().filter(|(name, _)| name.starts_with("MONARCH_")).cloned();
-    own.chain([("LD_PRELOAD", shim.as_os_str().to_owned())]).collect()
+    own.chain([("LD_PRELOAD", shim.as_os_str().to_owned()), (helper::VARIABLE, "1".into())]).collect()
 }
 
 /// Starts a helper.

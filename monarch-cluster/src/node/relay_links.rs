@@ -1,8 +1,8 @@
 //! The links of nodes that read a large file: what goes over each, and whether it has room for one
 //! more piece.
 
-use super::transfer_time::TransferTime;
-use std::collections::{BTreeSet, HashMap};
+use super::transfer_time::{MAX_AT_A_TIME, TransferTime};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// A node whose transfers take more than this multiple of the median of all nodes gets its pieces
@@ -45,6 +45,18 @@ impl Moment {
     }
 }
 
+/// A piece that an asker waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub(super) bytes: u64,
+    /// Whether this node has the piece.
+    pub(super) is_at_hand: bool,
+}
+
+/// The place of an asker among others: whether it is slow, pieces on their way to it, and those
+/// that it has got.
+pub(super) type Rank = (bool, usize, u64);
+
 /// What a node does for the others that read a file, and how fast it gets its own pieces.
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -59,6 +71,10 @@ pub(super) struct Load {
     coming: Vec<(u64, Instant)>,
     /// Time of the transfers to it.
     time: TransferTime,
+    /// The pieces that it waits for, by where they begin.
+    pub(super) waits: BTreeMap<u64, Wish>,
+    /// Where pieces begin that it may have.
+    pub(super) has: HashSet<u64>,
 }
 
 impl Load {
@@ -69,15 +85,22 @@ impl Load {
 
     /// Whether it can get one more piece, besides those that are about to be sent to it. Over a
     /// quick link one more comes at a time than goes.
-    pub(super) fn can_get(&self, at: &Moment, at_a_time: usize, prepared: usize) -> bool {
+    fn can_get(&self, at: &Moment, at_a_time: usize, prepared: usize) -> bool {
         let coming = self.coming.iter().map(|(_, since)| *since);
         let all = coming.chain(std::iter::repeat_n(at.now, prepared));
         at.has_room(all, at_a_time + usize::from(at_a_time > 1))
     }
 
+    /// [`Load::can_get`], but one at first: the link of a node that has got nothing yet is not
+    /// known.
+    pub(super) fn can_get_one(&self, at: &Moment, at_a_time: usize, prepared: usize) -> bool {
+        let is_new = self.got == 0 && self.relayed == 0 && self.coming.is_empty();
+        if is_new { prepared == 0 } else { self.can_get(at, at_a_time, prepared) }
+    }
+
     /// Its place among askers: first those to which the fewest pieces are on their way, then those
     /// that have got the fewest; slow ones last.
-    pub(super) fn rank(&self, at: &Moment) -> (bool, usize, u64) {
+    fn rank(&self, at: &Moment) -> Rank {
         let is_slow = self.time.usual().zip(at.usual).is_some_and(|(its, usual)| its > usual * SLOW_FACTOR);
         (is_slow, at.count(self.coming.iter().map(|(_, since)| *since)), self.got)
     }
@@ -121,13 +144,63 @@ pub(super) struct Readers {
     pub(super) usual: Option<Duration>,
     /// Pieces in the table.
     pub(super) pieces: usize,
-    /// Where pieces begin that one of them may wait for.
-    pub(super) waiting: BTreeSet<u64>,
+    /// Pieces that nodes wait for, by where they begin.
+    pub(super) wanted: BTreeMap<u64, Wanting>,
+}
+
+/// Who waits for a piece.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanting {
+    /// Of the piece.
+    pub(super) bytes: u64,
+    nodes: usize,
 }
 
 impl Readers {
     pub(super) fn load(&mut self, node: u16) -> &mut Load {
         self.nodes.entry(node).or_default()
+    }
+
+    /// A node waits for a piece.
+    pub(super) fn waits(&mut self, node: u16, start: u64, wish: Wish) {
+        if self.load(node).waits.insert(start, wish).is_none() {
+            self.wanted.entry(start).or_insert(Wanting { bytes: wish.bytes, nodes: 0 }).nodes += 1;
+        }
+    }
+
+    /// A node does not wait for a piece.
+    pub(super) fn waits_no_more(&mut self, node: u16, start: u64) {
+        if self.load(node).waits.remove(&start).is_none() {
+            return;
+        }
+        if let Some(wanting) = self.wanted.get_mut(&start) {
+            wanting.nodes -= 1;
+            if wanting.nodes == 0 {
+                self.wanted.remove(&start);
+            }
+        }
+    }
+
+    /// Askers that wait for a piece and whose links may have room, with their ranks.
+    pub(super) fn waiting(&self, at: &Moment) -> impl Iterator<Item = (Rank, u16, &Load)> {
+        let may_get = |load: &Load| !load.waits.is_empty() && load.can_get(at, MAX_AT_A_TIME, 0);
+        self.nodes.iter().filter(move |(_, load)| may_get(load)).map(|(node, load)| (load.rank(at), *node, load))
+    }
+
+    /// Nodes that can be named as relays and have room for one more transfer.
+    pub(super) fn relays(&self, at: &Moment, at_a_time: usize, can_relay: impl Fn(u16) -> bool) -> Vec<&Load> {
+        let is_free = |load: &Load| !load.has.is_empty() && load.can_send(at, at_a_time) && !load.is_barred(at);
+        self.nodes.iter().filter(|(node, load)| is_free(load) && can_relay(**node)).map(|(_, load)| load).collect()
+    }
+
+    /// A piece is not remembered any more.
+    pub(super) fn forget_piece(&mut self, start: u64) {
+        self.pieces -= 1;
+        self.wanted.remove(&start);
+        for load in self.nodes.values_mut() {
+            load.waits.remove(&start);
+            load.has.remove(&start);
+        }
     }
 
     /// Notes that a transfer has ended, or will not take place: from `relay`, if it is one, to

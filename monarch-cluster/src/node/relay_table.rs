@@ -22,8 +22,9 @@
 //! * an asker that a relay failed gets the piece from here, and the relay is not named for the file
 //!   for [`BAR_PERIOD`].
 
-use super::relay_links::{Load, Moment, Readers};
-use super::request_limits::piece_starts;
+use super::relay_askers::{Asker, Askers, MAX_AGE, Piece, Relay, State};
+use super::relay_links::{Load, Moment, Rank, Readers, Wanting, Wish};
+use super::request_limits::{MAX_REQUEST_BYTES, piece_starts};
 use super::transfer_time::TransferTime;
 use monarch_storage::sharing::FileRef;
 use std::collections::{HashMap, VecDeque};
@@ -36,23 +37,12 @@ const MAX_FETCHED: usize = 16;
 const MAX_FETCHED_EACH: usize = 4;
 /// From so many nodes on that have a piece or are getting it, it is no rarer than others.
 const MAX_SPREAD: usize = 4;
-/// How long a node that has a piece is named for it.
-const MAX_AGE: Duration = Duration::from_secs(60);
 /// How long a node that did not send a piece is not named for others of its file.
 const BAR_PERIOD: Duration = Duration::from_secs(10);
 /// Most pieces that are remembered: 16 GiB in pieces of 4 MiB.
 const MAX_PIECES: usize = 4096;
 /// Most askers of a piece that are remembered.
 const MAX_ASKERS: usize = 256;
-
-/// A piece of a large file: the file, and the offset of the piece's first byte.
-pub(super) type Piece = (FileRef, u64);
-
-/// The piece of a file that begins at an offset. (Nodes name files by number: the hash of the path
-/// is left out.)
-pub(super) const fn piece_of(file: &FileRef, start: u64) -> Piece {
-    (FileRef { fp: 0, ..*file }, start)
-}
 
 /// Where an asker gets a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,59 +65,30 @@ pub(super) struct Wanted {
     pub(super) is_at_hand: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its request waits for its turn.
-    Waits { bytes: u64, is_at_hand: bool },
-    /// Its request is being answered from here: the piece may have yet to come from the PFS.
-    Prepares,
-    /// It gets the piece, from here or a relay.
-    Gets { relay: Option<u16>, since: Instant },
-    /// It has got the piece, and readers do not find it yet: the rest of its chunk is to come.
-    Got,
-    /// It has the piece.
-    Has { since: Instant },
+/// Where pieces can come from at a moment.
+struct Sources<'a> {
+    has_room_here: bool,
+    /// Whether this node gets more pieces from the PFS.
+    can_fetch: bool,
+    /// Nodes that have room for one more transfer.
+    relays: Vec<&'a Load>,
+    /// Whether all readers of the file can be named.
+    are_all_up: bool,
 }
 
-/// A node that asked for a piece.
-#[derive(Debug)]
-struct Asker {
-    node: u16,
-    state: State,
-    /// Whether its turn has come and its request has not heard of it.
-    is_unheard: bool,
-}
-
-#[derive(Debug)]
-struct Askers {
-    askers: Vec<Asker>,
-    /// When the piece last got further: it was given out, or a node said that it has it.
-    moved: Instant,
-}
-
-impl Askers {
-    fn find(&mut self, node: u16) -> Option<&mut Asker> {
-        self.askers.iter_mut().find(|a| a.node == node)
+impl Sources<'_> {
+    const fn can_be_here(&self) -> bool {
+        self.has_room_here || self.can_fetch
     }
 
-    /// Whether the piece is on its way to an asker, and gets on.
-    fn is_under_way(&self, at: &Moment) -> bool {
-        if self.askers.iter().any(|a| a.state == State::Prepares) {
-            return true;
-        }
-        at.is_recent(self.moved) && self.askers.iter().any(|a| matches!(a.state, State::Gets { .. } | State::Got))
-    }
-
-    /// Nodes that have the piece or are getting it.
-    fn spread(&self) -> usize {
-        self.askers.iter().filter(|a| !matches!(a.state, State::Waits { .. })).count()
-    }
-
-    /// Bytes of the piece, if an asker waits for it.
-    fn wanted_bytes(&self) -> Option<u64> {
-        self.askers.iter().find_map(|a| if let State::Waits { bytes, .. } = a.state { Some(bytes) } else { None })
+    fn is_relayed(&self, start: u64) -> bool {
+        self.relays.iter().any(|load| load.has.contains(&start))
     }
 }
+
+/// Where a piece comes from: a relay, or this node.
+#[derive(Clone, Copy)]
+struct Source(Option<u16>);
 
 /// A turn that has come.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +128,7 @@ impl RelayTable {
         now: Instant,
         can_relay: impl Fn(u16) -> bool,
     ) -> Turn {
-        let (at, state) = (self.moment(&piece.0, now), State::Waits { bytes, is_at_hand });
+        let at = self.moment(&piece.0, now);
         self.admit(piece, now);
         let (Some(of), Some(readers)) = (self.pieces.get_mut(&piece), self.files.get_mut(&piece.0)) else {
             return Turn::Here;
@@ -176,26 +137,32 @@ impl RelayTable {
         let is_full = of.askers.len() >= MAX_ASKERS;
         match of.find(asker) {
             None if is_full => return Turn::Here,
-            None => of.askers.push(Asker { node: asker, state, is_unheard: false }),
+            None => of.askers.push(Asker { node: asker, state: State::Waits, is_unheard: false }),
             Some(a) if a.is_unheard => {
                 // This node was to fetch it from the PFS, and has it by now: decided again.
                 if is_at_hand && self.preparing.get(&(piece, asker)) == Some(&false) {
                     self.preparing.remove(&(piece, asker));
-                    (a.state, a.is_unheard) = (state, false);
+                    (a.state, a.is_unheard) = (State::Waits, false);
                 }
             }
             // One that asks again has lost its copy.
             Some(a) => {
-                if let State::Gets { relay, .. } = std::mem::replace(&mut a.state, state) {
+                if let State::Gets { relay, .. } = std::mem::replace(&mut a.state, State::Waits) {
                     readers.free_links(relay, asker, piece.1);
                 }
+                of.look_for_holders();
             }
         }
-        readers.waiting.insert(piece.1);
-        self.decide(&piece.0, now, can_relay);
+        readers.load(asker).has.remove(&piece.1);
+        if of.find(asker).is_some_and(|a| a.state == State::Waits) {
+            readers.waits(asker, piece.1, Wish { bytes, is_at_hand });
+        }
+        if let Some(grant) = self.at_once(piece, asker, now, can_relay) {
+            self.grant(grant, now);
+        }
         let Some(a) = self.pieces.get_mut(&piece).and_then(|of| of.find(asker)) else { return Turn::Here };
         match a.state {
-            State::Waits { .. } => return Turn::Wait(now + at.stall),
+            State::Waits => return Turn::Wait(now + at.stall),
             _ => a.is_unheard = false,
         }
         if let State::Gets { relay: Some(relay), .. } = a.state { Turn::Relay(relay) } else { Turn::Here }
@@ -224,54 +191,111 @@ impl RelayTable {
         }
     }
 
-    /// The turn that comes next, if a link has room.
-    fn best(&mut self, file: &FileRef, now: Instant, can_relay: impl Fn(u16) -> bool) -> Option<Grant> {
-        let at = self.moment(file, now);
-        let (readers, pieces) = (self.files.get_mut(file)?, &self.pieces);
-        let wanted = |start: &u64| pieces.get(&(*file, *start)).and_then(Askers::wanted_bytes);
-        readers.waiting.retain(|start| wanted(start).is_some());
-        let nodes = &readers.nodes;
-        let (ready, fetched): (Vec<_>, Vec<_>) = self.preparing.iter().partition(|(_, at_hand)| **at_hand);
-        let of_asker = |all: &[(&(Piece, u16), _)], node| all.iter().filter(|(of, _)| of.1 == node).count();
-        let sending = ready.iter().map(|_| now).chain(self.sending.values().copied());
-        let mut best = None;
-        for (start, bytes) in readers.waiting.iter().filter_map(|start| Some((*start, wanted(start)?))) {
-            let at_a_time = self.time.pieces_at_a_time(bytes);
-            let Some(of) = pieces.get(&(*file, start)) else { continue };
-            let can_send = match of.relay(nodes, &at, at_a_time, &can_relay) {
-                Relay::Busy => continue,
-                Relay::None if of.is_under_way(&at) => continue,
-                Relay::None => None,
-                Relay::Free(relay) => Some(relay),
-            };
-            let spread = of.spread().min(MAX_SPREAD);
-            for a in &of.askers {
-                let State::Waits { is_at_hand, .. } = a.state else { continue };
-                let (prepared, ahead) = (of_asker(&ready, a.node), of_asker(&fetched, a.node));
-                let load = nodes.get(&a.node);
-                let can_get = load.map_or(prepared == 0, |l| l.can_get(&at, at_a_time, prepared));
-                // Which asker gets a piece is decided late, when it is known which of them wait.
-                let can_come = match is_at_hand {
-                    _ if can_send.is_some() => true,
-                    true => at.has_room(sending.clone(), at_a_time),
-                    false => fetched.len() < MAX_FETCHED && ahead < MAX_FETCHED_EACH,
-                };
-                if !can_get || !can_come {
-                    continue;
-                }
-                let (is_slow, coming, got) = load.map_or((false, 0, 0), |l| l.rank(&at));
-                let rank = (is_slow, coming + ahead, got, spread, start);
-                if best.as_ref().is_none_or(|(least, _)| rank < *least) {
-                    let grant = Grant { piece: (*file, start), asker: a.node, relay: can_send, is_at_hand };
-                    best = Some((rank, grant));
+    /// The turn that comes next, if a link has room: of the askers that wait for a piece which can
+    /// come, and whose links have room, those of the first rank decide among their pieces.
+    fn best(&self, file: &FileRef, now: Instant, can_relay: impl Fn(u16) -> bool) -> Option<Grant> {
+        let (at, readers) = (self.moment(file, now), self.files.get(file)?);
+        let sources = self.sources(readers, &at, &can_relay);
+        let source = |(start, wanted): (&u64, &Wanting)| {
+            let of = self.pieces.get(&(*file, *start))?;
+            Some((*start, of.spread(), self.source(of, (*start, wanted.bytes), readers, &at, &sources, &can_relay)?))
+        };
+        let pieces: Vec<_> = readers.wanted.iter().filter_map(source).collect();
+        if pieces.is_empty() {
+            return None;
+        }
+        let mut askers: Vec<_> = readers.waiting(&at).collect();
+        for ((_, coming, _), asker, _) in &mut askers {
+            *coming += self.prepared_for(*asker, false);
+        }
+        askers.sort_unstable_by_key(|(rank, asker, _)| (*rank, *asker));
+        let mut best: Option<(Rank, (usize, u64), Grant)> = None;
+        for (rank, asker, load) in askers {
+            if best.as_ref().is_some_and(|(of_best, ..)| *of_best < rank) {
+                break;
+            }
+            for (start, spread, source) in &pieces {
+                let Some(wish) = load.waits.get(start) else { continue };
+                let place = ((*spread).min(MAX_SPREAD), *start);
+                if self.can_come((asker, load), wish, *source, &at, &sources)
+                    && best.as_ref().is_none_or(|(_, of_best, _)| place < *of_best)
+                {
+                    let is_at_hand = wish.is_at_hand;
+                    best = Some((rank, place, Grant { piece: (*file, *start), asker, relay: source.0, is_at_hand }));
                 }
             }
         }
-        best.map(|(_, grant)| grant)
+        best.map(|(.., grant)| grant)
+    }
+
+    /// The turn of an asker that waits for a piece since now, if it comes at once. All others were
+    /// decided before.
+    fn at_once(&self, piece: Piece, asker: u16, now: Instant, can_relay: impl Fn(u16) -> bool) -> Option<Grant> {
+        let (at, readers) = (self.moment(&piece.0, now), self.files.get(&piece.0)?);
+        let load = readers.nodes.get(&asker)?;
+        let wish = load.waits.get(&piece.1)?;
+        let sources = self.sources(readers, &at, &can_relay);
+        let of = self.pieces.get(&piece)?;
+        let source = self.source(of, (piece.1, wish.bytes), readers, &at, &sources, &can_relay)?;
+        let can_come = self.can_come((asker, load), wish, source, &at, &sources);
+        can_come.then_some(Grant { piece, asker, relay: source.0, is_at_hand: wish.is_at_hand })
+    }
+
+    /// Pieces that are being prepared for an asker: those that were at hand, or the others.
+    fn prepared_for(&self, asker: u16, is_at_hand: bool) -> usize {
+        self.preparing.iter().filter(|((_, of), at_hand)| *of == asker && **at_hand == is_at_hand).count()
+    }
+
+    fn sources<'a>(&'a self, readers: &'a Readers, at: &Moment, can_relay: impl Fn(u16) -> bool) -> Sources<'a> {
+        let usual = self.time.pieces_at_a_time(MAX_REQUEST_BYTES);
+        let ready = self.preparing.values().filter(|at_hand| **at_hand).map(|_| at.now);
+        Sources {
+            has_room_here: at.has_room(ready.chain(self.sending.values().copied()), usual),
+            can_fetch: self.preparing.values().filter(|at_hand| !**at_hand).count() < MAX_FETCHED,
+            relays: readers.relays(at, usual, &can_relay),
+            are_all_up: readers.nodes.iter().all(|(node, load)| can_relay(*node) && !load.is_barred(at)),
+        }
+    }
+
+    /// Where a piece can come from now.
+    fn source(
+        &self,
+        of: &Askers,
+        (start, bytes): (u64, u64),
+        readers: &Readers,
+        at: &Moment,
+        sources: &Sources<'_>,
+        can_relay: impl Fn(u16) -> bool,
+    ) -> Option<Source> {
+        // (Most are held by nodes that have enough to send.)
+        let is_held = of.is_held(at.now);
+        if is_held && sources.are_all_up && !sources.is_relayed(start) || !is_held && !sources.can_be_here() {
+            return None;
+        }
+        match of.relay(&readers.nodes, at, self.time.pieces_at_a_time(bytes), can_relay) {
+            Relay::Busy => None,
+            Relay::Free(relay) => Some(Source(Some(relay))),
+            Relay::None => (!of.is_under_way(at)).then_some(Source(None)),
+        }
+    }
+
+    /// Whether a piece can come to an asker now. Which asker gets a piece is decided late, when it
+    /// is known which of them wait.
+    fn can_come(&self, to: (u16, &Load), wish: &Wish, from: Source, at: &Moment, sources: &Sources<'_>) -> bool {
+        let (asker, load) = to;
+        let at_a_time = self.time.pieces_at_a_time(wish.bytes);
+        let can_be_sent = match from {
+            Source(Some(_)) => true,
+            Source(None) if wish.is_at_hand => sources.has_room_here,
+            Source(None) => sources.can_fetch && self.prepared_for(asker, false) < MAX_FETCHED_EACH,
+        };
+        can_be_sent && load.can_get_one(at, at_a_time, self.prepared_for(asker, true))
     }
 
     fn grant(&mut self, Grant { piece, asker, relay, is_at_hand }: Grant, now: Instant) {
         let at = self.moment(&piece.0, now);
+        let readers = self.files.entry(piece.0).or_default();
+        readers.waits_no_more(asker, piece.1);
         let Some(of) = self.pieces.get_mut(&piece) else { return };
         of.moved = now;
         let Some(a) = of.find(asker) else { return };
@@ -283,7 +307,6 @@ impl RelayTable {
             return;
         };
         a.state = State::Gets { relay: Some(relay), since: now };
-        let readers = self.files.entry(piece.0).or_default();
         readers.load(asker).gets(piece.1, &at);
         readers.load(relay).sends(asker, piece.1, &at);
     }
@@ -300,6 +323,7 @@ impl RelayTable {
         if let State::Gets { relay, .. } = std::mem::replace(&mut a.state, State::Gets { relay: None, since: now }) {
             readers.free_links(relay, asker, piece.1);
         }
+        readers.waits_no_more(asker, piece.1);
         readers.load(asker).gets(piece.1, &at);
     }
 
@@ -334,7 +358,10 @@ impl RelayTable {
             let Some(of) = self.pieces.get_mut(&(*file, start)) else { continue };
             let Some(a) = of.find(node) else { continue };
             (a.state, a.is_unheard) = (State::Has { since: now }, false);
-            of.moved = now;
+            (of.moved, of.held) = (now, Some(now));
+            let readers = self.files.entry(*file).or_default();
+            readers.waits_no_more(node, start);
+            readers.load(node).has.insert(start);
         }
     }
 
@@ -346,9 +373,12 @@ impl RelayTable {
         entry.is_unheard = false;
         let before = std::mem::replace(&mut entry.state, State::Prepares);
         self.preparing.insert((piece, asker), true);
+        let readers = self.files.entry(piece.0).or_default();
+        readers.waits_no_more(asker, piece.1);
         let State::Gets { relay: Some(relay), .. } = before else { return };
         of.askers.retain(|a| a.node != relay);
-        let readers = self.files.entry(piece.0).or_default();
+        of.look_for_holders();
+        readers.load(relay).has.remove(&piece.1);
         readers.free_links(Some(relay), asker, piece.1);
         readers.load(relay).barred_until = Some(now + BAR_PERIOD);
     }
@@ -359,10 +389,12 @@ impl RelayTable {
         self.preparing.remove(&(piece, asker));
         let Some(of) = self.pieces.get_mut(&piece) else { return false };
         let is_to_go =
-            |a: &Asker| a.node == asker && (a.is_unheard || matches!(a.state, State::Waits { .. } | State::Prepares));
+            |a: &Asker| a.node == asker && (a.is_unheard || matches!(a.state, State::Waits | State::Prepares));
         let Some(place) = of.askers.iter().position(is_to_go) else { return false };
+        let readers = self.files.entry(piece.0).or_default();
+        readers.waits_no_more(asker, piece.1);
         if let State::Gets { relay, .. } = of.askers.remove(place).state {
-            self.files.entry(piece.0).or_default().free_links(relay, asker, piece.1);
+            readers.free_links(relay, asker, piece.1);
         }
         true
     }
@@ -381,7 +413,7 @@ impl RelayTable {
         if self.pieces.contains_key(&piece) {
             return;
         }
-        self.pieces.insert(piece, Askers { askers: Vec::new(), moved: now });
+        self.pieces.insert(piece, Askers::new(now));
         self.files.entry(piece.0).or_default().pieces += 1;
         self.order.push_back(piece);
         while self.order.len() > MAX_PIECES {
@@ -395,45 +427,10 @@ impl RelayTable {
         self.preparing.retain(|(piece, _), _| *piece != oldest);
         self.sending.retain(|(piece, _), _| *piece != oldest);
         if let Some(of) = self.files.get_mut(&oldest.0) {
-            of.pieces -= 1;
+            of.forget_piece(oldest.1);
             if of.pieces == 0 {
                 self.files.remove(&oldest.0);
             }
-        }
-    }
-}
-
-/// Nodes that could send a piece on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Relay {
-    /// There are none.
-    None,
-    /// All have enough to send.
-    Busy,
-    /// That node is named next.
-    Free(u16),
-}
-
-impl Askers {
-    /// The node that is named next as a relay, of those that have the piece.
-    fn relay(
-        &self,
-        nodes: &HashMap<u16, Load>,
-        at: &Moment,
-        at_a_time: usize,
-        can_relay: impl Fn(u16) -> bool,
-    ) -> Relay {
-        let load = |a: &Asker| nodes.get(&a.node);
-        let is_relay = |a: &&Asker| {
-            let is_holder = matches!(a.state, State::Has { since } if at.now.duration_since(since) <= MAX_AGE);
-            is_holder && !load(a).is_some_and(|l| l.is_barred(at)) && can_relay(a.node)
-        };
-        let is_free = |a: &Asker| load(a).is_none_or(|l| l.can_send(at, at_a_time));
-        let relays = self.askers.iter().filter(is_relay);
-        match relays.min_by_key(|a| (!is_free(a), load(a).map_or(0, |l| l.relayed))) {
-            None => Relay::None,
-            Some(a) if is_free(a) => Relay::Free(a.node),
-            Some(_) => Relay::Busy,
         }
     }
 }

@@ -20,8 +20,10 @@ impl World {
         Self { table: RelayTable::default(), now: Instant::now(), down: Vec::new(), fetches: false }
     }
 
+    /// The turn of an asker. What has changed before was decided then.
     fn turn(&mut self, piece: Piece, asker: u16) -> Turn {
         let wanted = Wanted { piece, bytes: 4 << 20, is_at_hand: !self.fetches };
+        self.table.decide(&piece.0, self.now, |node| !self.down.contains(&node));
         self.table.turn(wanted, asker, self.now, |node| !self.down.contains(&node))
     }
 

@@ -1,7 +1,8 @@
 //! The table of relays, shared by the requests that wait for their turn.
 
 use super::peer_pool::PeerPool;
-use super::relay_table::{Piece, RelayTable, Turn, Wanted, piece_of};
+use super::relay_askers::{Piece, piece_of};
+use super::relay_table::{RelayTable, Turn, Wanted};
 use super::request_limits::{MAX_REQUEST_BYTES, MIN_PIECE_BYTES};
 use crate::sync::lock;
 use monarch_storage::sharing::FileRef;
@@ -85,9 +86,18 @@ impl Relays {
     /// Changes the table, and then decides whose turn it is that waits for a piece of `file`.
     fn change<T>(&self, file: &FileRef, change: impl FnOnce(&mut RelayTable, Instant) -> T) -> T {
         let view = self.pool.view();
+        self.change_alone(|table, now| {
+            let result = change(table, now);
+            table.decide(file, now, |node| view.is_up(node));
+            result
+        })
+    }
+
+    /// Changes the table in a way that gives no link more room: whose turn comes by it is decided
+    /// there.
+    fn change_alone<T>(&self, change: impl FnOnce(&mut RelayTable, Instant) -> T) -> T {
         let (mut table, now) = (lock(&self.table), Instant::now());
         let result = change(&mut table, now);
-        table.decide(file, now, |node| view.is_up(node));
         let decided = table.decided();
         drop(table);
         decided.iter().for_each(|(piece, asker)| self.waiters.of(piece, *asker).notify_waiters());
@@ -122,7 +132,7 @@ impl Relays {
             let wanted = Wanted { piece, bytes, is_at_hand };
             let view = self.pool.view();
             let turn = |table: &mut RelayTable, now| table.turn(wanted, asker, now, |node| view.is_up(node));
-            match self.change(&piece.0, turn) {
+            match self.change_alone(turn) {
                 Turn::Here => return None,
                 Turn::Relay(relay) => {
                     self.decide_later(asking);

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Pieces below this size take the time of a request, not that of their bytes.
 const MIN_PACED_BYTES: u64 = 1 << 20;
 /// Most transfers of a relay at a time: the nodes behind wait for the end of each.
-const MAX_AT_A_TIME: usize = 4;
+pub(super) const MAX_AT_A_TIME: usize = 4;
 /// Most large answers of a node at a time: its link may be faster than those of the askers.
 const MAX_ANSWERS: usize = 16;
 /// Time that the next transfer may need to get going: a receipt, a request, threads that wake.

@@ -21,9 +21,9 @@ use super::began;
 use super::journal::Journal;
 use super::place::Place;
 use super::tree::{self, Entry};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use monarch_abi::outputs::making::Making;
-use monarch_abi::outputs::plain_calls::PlainCall;
+use monarch_abi::outputs::plain_calls::{Caller, PlainCall};
 use monarch_guest::sys;
 
 /// How often each looks for the other, a millisecond apart: longer than a PFS that answers needs
@@ -55,9 +55,17 @@ impl Drop for UnderWay {
     }
 }
 
-fn process() -> (u32, u64) {
+/// Whether this process makes raw system calls for others.
+static IS_HELPER: AtomicBool = AtomicBool::new(false);
+
+/// This process makes raw system calls for others.
+pub fn make_calls_for_others() {
+    IS_HELPER.store(true, Ordering::Relaxed);
+}
+
+fn caller() -> Caller {
     let pid = sys::pid();
-    (pid, began::ticks(pid))
+    Caller { pid, began_ticks: began::ticks(pid), is_helper: IS_HELPER.load(Ordering::Relaxed) }
 }
 
 /// Looks a number of times, a millisecond apart, until `is_so`. Whether that was.
@@ -79,12 +87,12 @@ pub fn making(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.parent());
     let calls = root.map.plain_calls;
     let mut under_way = None;
-    let process = process();
+    let caller = caller();
     let _ = wait_until(|| {
         // (A removal waits for this one, too.)
         drop(under_way.take());
-        under_way = calls.begin(process, dir, place.name()).map(|slot| UnderWay::of(slot, place));
-        under_way.as_ref().is_none_or(|own| !calls.is_removed_beside(own.slot))
+        under_way = calls.begin(caller, dir, place.name()).map(|slot| UnderWay::of(slot, place));
+        under_way.is_none() || !calls.is_being_removed(caller, dir)
     });
     if under_way.is_some() {
         for _ in 0..ENTERING_LOOKS {
@@ -107,19 +115,21 @@ pub fn making(place: &Place) -> Option<UnderWay> {
 /// make a name there, and waits for those that are under way.
 pub fn removing(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.rel());
-    let own = UnderWay::of(root.map.plain_calls.begin_removal(process(), dir)?, place);
+    let (calls, caller) = (root.map.plain_calls, caller());
+    let own = UnderWay::of(calls.begin_removal(caller, dir)?, place);
     let is_created_in = || root.state().making.iter().filter_map(Making::left).any(|left| left.dir() == dir);
-    wait_until(|| !root.map.plain_calls.is_any_in(dir) && !is_created_in());
+    wait_until(|| !calls.is_any_in(caller, dir) && !is_created_in());
     Some(own)
 }
 
 /// Says that this process is about to enter the name of a place. Whether a plain call about it is
 /// under way.
 pub fn is_under_way(place: &Place, _lock: &Journal<'_>) -> bool {
-    !place.root.map.plain_calls.enter(place.parent(), place.name())
+    !place.root.map.plain_calls.enter(caller(), place.parent(), place.name())
 }
 
 /// Waits for plain calls about the name of a place. Whether there is none any more.
 pub fn wait_for_plain_call(place: &Place) -> bool {
-    wait_until(|| !place.root.map.plain_calls.is_under_way(place.parent(), place.name()))
+    let caller = caller();
+    wait_until(|| !place.root.map.plain_calls.is_under_way(caller, place.parent(), place.name()))
 }

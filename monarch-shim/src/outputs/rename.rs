@@ -278,6 +278,10 @@ fn is_changed(to: &Place, entry: &Entry, watch: NameWatch, lock: &Journal<'_>) -
 /// or if all that is pending has to be published first.
 fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
+    // (Most are none. What calls beside this one do to a link is seen by the second look.)
+    if link_target(from, source)?.is_none() {
+        return Ok(InTurn::No);
+    }
     let moved = NameWatch::exclusive(from);
     let Some(target) = link_target(from, source)? else { return Ok(InTurn::No) };
     let target = target.get();

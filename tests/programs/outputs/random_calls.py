@@ -152,9 +152,13 @@ def look_open(fd, flags):
 
 @with_file
 def change_open(fd, flags):
-    how = rng.randrange(2)
+    how = rng.randrange(4)
     if how == 0:
         os.fchmod(fd, rng.choice((0o644, 0o600, 0o444)))
+    elif how == 1 and flags & (os.O_WRONLY | os.O_RDWR):
+        os.fchown(fd, *owner())
+    elif how == 2 and flags & (os.O_WRONLY | os.O_RDWR):
+        os.setxattr(fd, "user.open", b"%d" % rng.randrange(9))
     else:
         os.utime(fd, (1_500_000_000, 1_400_000_000 + rng.randrange(1000)))
     yield told_open(fd)
@@ -310,9 +314,13 @@ def remove_all():
         yield "done"
 
 
+def owner():
+    return rng.choice(((77, -1), (-1, 4321), (77, 4321), (0, 0)))
+
+
 @calls
 def change():
-    name, how = any_name(), rng.randrange(4)
+    name, how = any_name(), rng.randrange(7)
     yield f"change {short(name)} {how}"
     if how == 0:
         os.chmod(name, rng.choice((0o755, 0o700, 0o775)))
@@ -320,6 +328,10 @@ def change():
         os.utime(name, (1_500_000_000, 1_400_000_000 + rng.randrange(1000)), follow_symlinks=rng.random() < 0.5)
     elif how == 2:
         os.truncate(name, size())
+    elif how == 3:
+        os.chown(name, *owner(), follow_symlinks=rng.random() < 0.5)
+    elif how == 4:
+        os.removexattr(name, "user.mark")
     else:
         os.setxattr(name, "user.mark", b"%d" % rng.randrange(9))
         yield os.getxattr(name, "user.mark")
@@ -368,6 +380,9 @@ def state(name):
         line = re.sub(r" x\d+\b", "", line)
     if stat.S_ISLNK(st.st_mode):
         return f"{line} -> {os.readlink(name)} {os.path.exists(name)}"
+    if stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode):
+        marks = [f"{mark[5:]}={os.getxattr(name, mark).decode()}" for mark in sorted(os.listxattr(name))]
+        line = " ".join([line, *marks])
     if stat.S_ISREG(st.st_mode):
         try:
             with open(name, "rb") as f:
