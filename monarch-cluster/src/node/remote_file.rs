@@ -19,7 +19,7 @@ use monarch_abi::hash::Identity;
 use monarch_storage::engine::{Source, SourceFile};
 use monarch_storage::sharing::{FailureAction, FetchRequest, FileRef, RemoteFile};
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ struct State {
     original: Mutex<Option<Arc<dyn SourceFile>>>,
     /// The request that was sent before the first read.
     early: Mutex<Option<Early>>,
+    /// Whether the PFS has failed, too.
+    pfs_failed: AtomicBool,
 }
 
 /// A request for all of a small file that was sent ahead of its read.
@@ -279,9 +281,12 @@ impl SourceFile for Remote {
         if !begun && !keeps && self.ask_peers(buf, off)? {
             return Ok(n);
         }
-        let original = self.original()?;
-        self.fetcher.store.before_pfs_call(n as u64, self.demand);
-        original.read_at(buf, off)
+        let read = self.original().and_then(|original| {
+            self.fetcher.store.before_pfs_call(n as u64, self.demand);
+            original.read_at(buf, off)
+        });
+        self.state.pfs_failed.store(read.is_err(), Ordering::Release);
+        read
     }
 
     fn identity_now(&self) -> io::Result<Identity> {
@@ -317,7 +322,7 @@ impl RemoteFile for Remote {
 
     fn after_failure(&self) -> FailureAction {
         match self.said.load(Ordering::Acquire) {
-            KEEP => FailureAction::Again,
+            KEEP if !self.state.pfs_failed.load(Ordering::Acquire) => FailureAction::Again,
             REFUSED => FailureAction::Refused,
             CHANGED => FailureAction::Changed,
             _ => FailureAction::Failed,

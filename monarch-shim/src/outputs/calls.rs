@@ -26,6 +26,7 @@ pub use setting::{set_attributes, set_extended, set_extended_open};
 
 use super::answer::{Answer, Result, of_call};
 use super::barrier;
+use super::crossing;
 use super::place::Place;
 use super::whereabouts::settle_links_above;
 use super::{descriptors, others, roots, spare, subtree};
@@ -71,7 +72,7 @@ unsafe fn at_path_beyond<T>(
     };
     // SAFETY: by contract.
     let bytes = unsafe { user::path(path)? };
-    of_call(|| place_beyond(&ctx, dirfd, bytes, true).map(|mut place| work(&mut place)), failed)
+    of_call(|| place_beyond(&ctx, dirfd, bytes, true).map(|place| answer_at(place, work)), failed)
 }
 
 /// The place that a path names, by links outside of the output roots, too, while something is
@@ -107,7 +108,18 @@ unsafe fn answer<T>(
         }
         user::path(path)?
     };
-    of_call(|| Place::find(ctx, dirfd, bytes).map(|mut place| work(&mut place)), failed)
+    of_call(|| Place::find(ctx, dirfd, bytes).map(|place| answer_at(place, work)), failed)
+}
+
+/// What a call gets at a place. Where it is to be made plainly after a link that is not published
+/// has led there, that is waited for.
+fn answer_at<T>(mut place: Place, work: impl FnOnce(&mut Place) -> Result<Answer<T>>) -> Result<Answer<T>> {
+    let answer = work(&mut place);
+    if matches!(answer, Ok(Answer::Plain)) && place.by_overlay {
+        // (What is wrong, the kernel says.)
+        let _ = crossing::wait_for_all(&place);
+    }
+    answer
 }
 
 /// [`at_path`] for a call that changes something: links outside of the output roots are followed to
@@ -145,7 +157,7 @@ unsafe fn answer_change<T>(
         }
         user::path(path)?
     };
-    let changed = |mut place: Place| match work(&mut place) {
+    let changed = |place: Place| match answer_at(place, work) {
         Ok(Answer::Plain) => settle_links(ctx, dirfd, bytes).map(|()| Answer::Plain),
         answer => answer,
     };

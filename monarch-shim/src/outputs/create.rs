@@ -153,8 +153,7 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let watch = if how.is_exclusive() { NameWatch::exclusive(place) } else { NameWatch::shared(place) };
-    let instead = Instead::Published(watch);
+    let instead = Instead::Published(NameWatch::exclusive(place));
     match target(place, how, entry)? {
         Found::Nothing => admit(place, how, None, instead),
         Found::File(target) => admit(place, how, Some(&target), instead),

@@ -38,6 +38,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
             Entry::Nothing => {
                 if place.parent().is_empty() || tree::has_dir(&place.root, place.parent()) {
                     if matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
+                        place.by_overlay = by_overlay;
                         return Ok(Found::Entry(Entry::Removed));
                     }
                 } else if through_link(place)? {
@@ -84,7 +85,11 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
             Entry::File(_) if place.is_dir_path => return Err(libc::ENOTDIR),
             // The PFS has it, but not the link that led here.
             Entry::Directory | Entry::Clean(_) if by_overlay => return place.as_named().map(Found::Elsewhere),
-            entry => return Ok(Found::Entry(entry)),
+            entry => {
+                // (Of the next look, too, which may find that it is published, and the link not.)
+                place.by_overlay = by_overlay;
+                return Ok(Found::Entry(entry));
+            }
         }
     }
     Err(libc::ELOOP)

@@ -134,12 +134,15 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             }
             Created::Unstaged => return through(place),
             Created::Through => match entry {
-                Entry::Removed => return through(place),
+                Entry::Removed if flags & libc::O_CREAT == 0 => return through(place),
                 Entry::Clean(_) => {
                     forget_clean(place)?;
                     return Ok(Answer::Plain);
                 }
                 _ if flags & libc::O_CREAT != 0 => {
+                    if matches!(entry, Entry::Removed) {
+                        through(place)?;
+                    }
                     if let Some(answer) = make_through(place, how)? {
                         return Ok(answer);
                     }

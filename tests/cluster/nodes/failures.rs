@@ -286,3 +286,26 @@ fn a_node_with_other_inode_numbers_works_alone() {
     assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}");
     assert!(c.node(2).log_tail().contains("other inode numbers"), "{}", c.node(2).log_tail());
 }
+
+/// Its owner cannot read it, and says that the node which asks is to keep it: that one cannot read
+/// it either.
+#[test]
+fn a_file_that_others_have_removed_is_missing_at_once() {
+    let plan = Plan::new(2).files(24).placement("sharded").set("prefetch.enabled=false");
+    let Some(c) = patient(plan).build() else { return };
+    let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let mut keepers: Vec<Running> = (0..2).map(keep).collect();
+    keepers.iter_mut().for_each(|k| k.until_written("ready"));
+    (0..2).for_each(|i| c.node(i).indexed());
+    let remove =
+        "import os, sys\nfor d, _, names in os.walk(sys.argv[1]):\n for n in names:\n  os.unlink(os.path.join(d, n))";
+    assert!(std::process::Command::new("python3").args(["-c", remove]).arg(c.backing()).status().unwrap().success());
+    // The index still has them. (The reader gives up what takes longer.)
+    let open = "import os, signal, sys\nsignal.alarm(60)\nfor d, _, names in os.walk(sys.argv[1]):\n for n in names:\n  try:\n   open(os.path.join(d, n), 'rb').read()\n   print('there')\n  except FileNotFoundError:\n   print('missing')";
+    let job = Job::new("python3").args(["-c", open]).arg(c.root());
+    for node in 0..2 {
+        let told = c.node(node).start(&job).end().good().text();
+        assert!(told.lines().all(|line| line == "missing"), "{told}");
+    }
+    keepers.into_iter().for_each(|k| drop(k.end()));
+}

@@ -67,6 +67,12 @@ fn directories_have_the_time_of_the_last_change_of_the_job() {
     same(Outputs::disk, "dir_times.py", &[], &[Drain::Slow], 10);
 }
 
+#[test]
+fn what_is_written_through_a_new_link_is_in_its_file() {
+    same(Outputs::new, "new_links.py", &["60"], &[Drain::Quick], 500);
+    same(Outputs::new, "new_links.py", &["8"], &[Drain::Slow], 50);
+}
+
 /// What a job has published is removed by others, and its names go to something else; a later job
 /// does with them what the same programs do direct. What it does not touch stays away.
 #[test]

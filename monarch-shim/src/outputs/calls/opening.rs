@@ -86,7 +86,7 @@ unsafe fn open_below(ctx: &Ctx, dirfd: c_int, path: *const c_char, flags: c_int,
             }
             let opened = opens::open(place, how)?;
             Ok(match opened {
-                Answer::Plain if place.is_by_number => {
+                Answer::Plain if place.is_by_number || place.by_overlay => {
                     let mut path = place.on_pfs()?;
                     let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
                     Answer::Done(given(kernel::open(path, how.flags, how.mode)?))
