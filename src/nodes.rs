@@ -25,7 +25,7 @@ pub(crate) fn ask(client: &mut Client, check: bool) -> io::Result<ClusterView> {
 /// Says that the job of this node's agent has no other nodes.
 pub(crate) fn alone() -> Result<ExitCode> {
     say::err(format_args!(
-        "monarch: the agent of this node works alone; give its job the nodes with `cluster: {{ discovery: auto }}` (its log says why, if it has them)\n"
+        "monarch: the agent of this node works alone: its job names no other nodes (`cluster: {{ discovery: auto }}`), or it cannot share with them, and `agent.log` in its runtime directory says why\n"
     ));
     Ok(ExitCode::from(EX_NO))
 }
