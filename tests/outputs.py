@@ -3,6 +3,7 @@
 
     tests/outputs.py kills [--how all|job|both|agent] [--rounds N] [--seed N]     a second or two a round
     tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--processes N] [--latency TIME]    a second a round
+    tests/outputs.py pairs [--rounds N] [--seconds N] [--seed N] [--latency TIME] [--first CALL,...] [--second CALL,...] [--before WHAT,...]
     tests/outputs.py frameworks [NAME...]         needs environments of tests/venvs.sh; 20 minutes
     tests/outputs.py suites [NAME...]             CPython's own tests; 20 minutes
     tests/outputs.py tools [NAME...]              fio, stress-ng, dbench, fs_mark, bonnie++; 10 minutes
@@ -13,6 +14,8 @@
 PFS sees all the time must be a state that the job had, and at the end the last one.
 `random`: calls at random on few names, direct and staged, by one process or several that take turns:
 the same answers, the same files at the end.
+`pairs`: two processes make a call each about one name at once, all pairs of 21 calls on nine kinds of
+names: what both get and see, and what is published, must be what one of the two orders gives.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.
 `suites`: the tests of an interpreter with their scratch below an output root, direct and staged: the
@@ -30,8 +33,8 @@ def main():
     if sys.argv[1:2] in ([], ["-h"], ["--help"]):
         print(__doc__.strip())
         return 0
-    import kills, frameworks, random_trial, suites, tools
-    what = {"kills": kills.main, "frameworks": frameworks.main, "random": random_trial.main, "suites": suites.main, "tools": tools.main}
+    import kills, frameworks, pairs_trial, random_trial, suites, tools
+    what = {"kills": kills.main, "frameworks": frameworks.main, "pairs": pairs_trial.main, "random": random_trial.main, "suites": suites.main, "tools": tools.main}
     if sys.argv[1] not in what:
         sys.exit(f"outputs: there is no {sys.argv[1]} ({' '.join(what)})")
     return what[sys.argv[1]](sys.argv[2:])

@@ -151,23 +151,31 @@ pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_i
     }
 }
 
+/// How often a name is made again after the removal of what had it was published.
+const MAX_MADE_AGAIN: usize = 8;
+
 /// A name is made: of a directory, a device, a pipe.
 pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        let mut under_way = None;
-        if let Some(done) = outputs::make(dirfd, path, &mut under_way) {
-            return done;
-        }
-        let root = outputs::root_at(dirfd, path);
-        name(dirfd, path);
-        let result = call();
-        drop(under_way);
-        if result < 0 && errno::errno() == libc::EEXIST && outputs::was_removed(dirfd, path) {
-            return call();
-        }
-        if let (0, Some(root)) = (result, root) {
-            outputs::barrier::wait_for_root(&root);
+        let mut result = -1;
+        for _ in 0..MAX_MADE_AGAIN {
+            let mut under_way = None;
+            if let Some(done) = outputs::make(dirfd, path, &mut under_way) {
+                return done;
+            }
+            let root = outputs::root_at(dirfd, path);
+            name(dirfd, path);
+            result = call();
+            drop(under_way);
+            if let (0, Some(root)) = (result, root) {
+                outputs::barrier::wait_for_root(&root);
+            }
+            if result == 0 || errno::errno() != libc::EEXIST || !outputs::was_removed(dirfd, path) {
+                break;
+            }
+            // (Where another process makes it first, that is the answer.)
+            errno::set_errno(libc::EEXIST);
         }
         result
     }

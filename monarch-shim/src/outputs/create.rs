@@ -129,9 +129,9 @@ enum Room {
     None,
 }
 
-/// Creates a staged file at a place of which the overlay says `entry`. An error is the
-/// application's.
-pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, Errno> {
+/// Creates a staged file at a place of which the overlay says `entry`. `watch`: of the name, from
+/// before the overlay and the PFS were asked. An error is the application's.
+pub fn create(place: &mut Place, how: Create, entry: &Entry, watch: Option<NameWatch>) -> Result<Created, Errno> {
     if !how.can_be_staged() || place.is_dir_path || !how.is_staged_name(place) {
         return Ok(Created::Through);
     }
@@ -153,8 +153,10 @@ pub fn create(place: &mut Place, how: Create, entry: &Entry) -> Result<Created, 
     if !place.parent().is_empty() && matches!(tree::read(&place.root, place.parent())?, Entry::RemovedDir) {
         return Err(libc::ENOENT);
     }
-    let instead = Instead::Published(NameWatch::exclusive(place));
-    match target(place, how, entry)? {
+    let watch = watch.filter(|watch| watch.is_of(place));
+    let is_known = watch.is_some();
+    let instead = Instead::Published(watch.unwrap_or_else(|| NameWatch::exclusive(place)));
+    match target(place, how, entry, is_known)? {
         Found::Nothing => admit(place, how, None, instead),
         Found::File(target) => admit(place, how, Some(&target), instead),
         Found::Another => Ok(Created::Through),
@@ -192,9 +194,9 @@ fn admit(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<
     }
 }
 
-/// Looks at what the PFS has at the name.
-fn target(place: &Place, how: Create, entry: &Entry) -> Result<Found, Errno> {
-    if matches!(entry, Entry::Removed) || place.is_missing {
+/// Looks at what the PFS has at the name, unless that `is_known` by `entry` and the last look.
+fn target(place: &Place, how: Create, entry: &Entry, is_known: bool) -> Result<Found, Errno> {
+    if matches!(entry, Entry::Removed) || place.is_missing && is_known {
         return Ok(Found::Nothing);
     }
     let mut path = place.on_pfs()?;

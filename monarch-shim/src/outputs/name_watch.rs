@@ -33,6 +33,11 @@ impl NameWatch {
         Self { count, seen: count.load(Ordering::Acquire), heeds_plain_calls: false }
     }
 
+    /// Whether this is about the name of a place, also after links were followed.
+    pub fn is_of(&self, place: &Place) -> bool {
+        core::ptr::eq(self.count, place.root.map.changes_of(place.rel()))
+    }
+
     /// Whether others may have changed the name since, or are about to, of which the overlay does
     /// not tell.
     pub fn is_changed(&self, place: &Place, lock: &Journal<'_>) -> bool {

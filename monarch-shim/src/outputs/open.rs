@@ -9,6 +9,7 @@ use super::descriptors;
 use super::journal::About;
 use super::kernel::{self, Errno};
 use super::lookup::{Found, lookup};
+use super::name_watch::NameWatch;
 use super::place::Place;
 use super::remembered::{forget_changed, forget_clean, is_left_over, is_unchanged, unhide};
 use super::roots::Root;
@@ -56,6 +57,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         return make_directory(place, how);
     }
     for _ in 0..MAX_TRIES {
+        let watch = (flags & libc::O_CREAT != 0).then(|| NameWatch::exclusive(place));
         let entry = match lookup(place, follow) {
             Ok(Found::Entry(entry)) => entry,
             Ok(Found::Elsewhere(mut path)) => {
@@ -122,7 +124,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
             Entry::Clean(_) if excludes => return Err(libc::EEXIST),
             Entry::Clean(_) => {}
         }
-        match create(place, how, &entry)? {
+        match create(place, how, &entry, watch)? {
             Created::Fd(fd) => return Ok(Answer::Done(fd)),
             Created::Again => {}
             Created::Unstaged if excludes => {

@@ -183,3 +183,18 @@ def main():
         tree()
         os.chdir(top)
     say("## end")
+
+
+def names_in(directory):
+    """The names in a directory, each with its kind and what it holds."""
+    seen = []
+    for name in sorted(os.listdir(directory)):
+        st = os.lstat(f"{directory}/{name}")
+        kind, more = stat.S_IFMT(st.st_mode), ""
+        if kind == stat.S_IFREG:
+            with open(f"{directory}/{name}") as f:
+                more = f"{f.read()} x{st.st_nlink}"
+        elif kind == stat.S_IFLNK:
+            more = os.readlink(f"{directory}/{name}")
+        seen.append([name, kind, more])
+    return seen

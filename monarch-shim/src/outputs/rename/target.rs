@@ -7,7 +7,7 @@ use crate::outputs::journal::{About, Journal};
 use crate::outputs::name_watch::NameWatch;
 use crate::outputs::names::MAX_TRIES;
 use crate::outputs::place::Place;
-use crate::outputs::remembered::{is_dir, on_pfs};
+use crate::outputs::remembered::{is_dir, on_pfs, unhide};
 use crate::outputs::roots::Root;
 use crate::outputs::staged::hold;
 use crate::outputs::tree::{self, Entry, drop_data};
@@ -40,7 +40,19 @@ impl Target {
         let root = place.root;
         let under_way = [beside::making(&place), None];
         for _ in 0..MAX_TRIES {
-            let Entry::File(file) = tree::read(&root, place.rel())? else { break };
+            let file = match tree::read(&root, place.rel())? {
+                Entry::File(file) => file,
+                // Another process has made or removed the name since the call began: in its turn.
+                Entry::Symlink(_) => {
+                    leave(&root)?;
+                    continue;
+                }
+                Entry::Removed => {
+                    unhide(&place)?;
+                    continue;
+                }
+                _ => break,
+            };
             // (What is wrong with the first name, the kernel says.)
             let source = from.map_or(Ok(None), |from| on_pfs(from).map(Some));
             match source {
