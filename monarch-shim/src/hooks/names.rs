@@ -192,17 +192,24 @@ pub(super) unsafe fn symlinked(
     target: *const c_char,
     dirfd: c_int,
     path: *const c_char,
-    call: impl FnOnce() -> c_int,
+    call: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        let mut under_way = None;
-        if let Some(done) = outputs::symlink(target, dirfd, path, &mut under_way) {
-            return done;
+        let mut result = -1;
+        for _ in 0..MAX_MADE_AGAIN {
+            let mut under_way = None;
+            if let Some(done) = outputs::symlink(target, dirfd, path, &mut under_way) {
+                return done;
+            }
+            name(dirfd, path);
+            result = call();
+            drop(under_way);
+            if result == 0 || errno::errno() != libc::EEXIST || !outputs::was_removed(dirfd, path) {
+                break;
+            }
+            errno::set_errno(libc::EEXIST);
         }
-        name(dirfd, path);
-        let result = call();
-        drop(under_way);
         result
     }
 }
