@@ -15,7 +15,8 @@
 //! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
-//! | [`relays`], [`relay_table`], [`relay_askers`], [`relay_links`], [`receipts`] | pieces of large files that nodes pass on to each other |
+//! | [`relays`], [`receipts`] | pieces of large files that nodes pass on to each other |
+//! | [`relay_table`], [`relay_askers`], [`relay_links`] | which node sends which of them to which |
 //! | [`send_slots`], [`transfer_time`] | large answers at a time, and how long they take |
 //! | [`checksum_table`] | checksums and tags of copies |
 //! | [`index_exchange`] | which node scans a root, and the index that comes from there |

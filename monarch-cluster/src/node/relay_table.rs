@@ -279,8 +279,8 @@ impl RelayTable {
         }
     }
 
-    /// Whether a piece can come to an asker now. Which asker gets a piece is decided late, when it
-    /// is known which of them wait.
+    /// Whether a piece can be sent to an asker now. The table chooses the asker of a piece late,
+    /// when it knows which of them wait.
     fn can_come(&self, to: (u16, &Load), wish: &Wish, from: Source, at: &Moment, sources: &Sources<'_>) -> bool {
         let (asker, load) = to;
         let at_a_time = self.time.pieces_at_a_time(wish.bytes);

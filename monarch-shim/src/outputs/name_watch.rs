@@ -27,7 +27,7 @@ impl NameWatch {
         Self { heeds_plain_calls: beside::wait_for_plain_call(place), ..Self::shared(place) }
     }
 
-    /// Of a call that may replace what others make.
+    /// Of a plain removal, which has a slot itself: heeds no plain calls.
     pub fn shared(place: &Place) -> Self {
         let count = place.root.map.changes_of(place.rel());
         Self { count, seen: count.load(Ordering::Acquire), heeds_plain_calls: false }
