@@ -154,28 +154,42 @@ pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_i
 /// How often a name is made again after the removal of what had it was published.
 const MAX_MADE_AGAIN: usize = 8;
 
+/// Makes a name by `call`, unless `before` has the answer; once more where the name was only that
+/// of a file which the job has removed.
+unsafe fn made_by(
+    dirfd: c_int,
+    path: *const c_char,
+    before: impl Fn(&mut Option<outputs::UnderWay>) -> Option<c_int>,
+    call: impl Fn() -> c_int,
+) -> c_int {
+    let mut result = -1;
+    for _ in 0..MAX_MADE_AGAIN {
+        let mut under_way = None;
+        if let Some(done) = before(&mut under_way) {
+            return done;
+        }
+        // SAFETY: passed on.
+        unsafe { name(dirfd, path) };
+        result = call();
+        drop(under_way);
+        // SAFETY: passed on.
+        if result == 0 || errno::errno() != libc::EEXIST || unsafe { !outputs::was_removed(dirfd, path) } {
+            break;
+        }
+        // (Where another process makes it first, that is the answer.)
+        errno::set_errno(libc::EEXIST);
+    }
+    result
+}
+
 /// A name is made: of a directory, a device, a pipe.
 pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        let mut result = -1;
-        for _ in 0..MAX_MADE_AGAIN {
-            let mut under_way = None;
-            if let Some(done) = outputs::make(dirfd, path, &mut under_way) {
-                return done;
-            }
-            let root = outputs::root_at(dirfd, path);
-            name(dirfd, path);
-            result = call();
-            drop(under_way);
-            if let (0, Some(root)) = (result, root) {
-                outputs::barrier::wait_for_root(&root);
-            }
-            if result == 0 || errno::errno() != libc::EEXIST || !outputs::was_removed(dirfd, path) {
-                break;
-            }
-            // (Where another process makes it first, that is the answer.)
-            errno::set_errno(libc::EEXIST);
+        let root = outputs::root_at(dirfd, path);
+        let result = made_by(dirfd, path, |under_way| outputs::make(dirfd, path, under_way), call);
+        if let (0, Some(root)) = (result, root) {
+            outputs::barrier::wait_for_root(&root);
         }
         result
     }
@@ -195,23 +209,7 @@ pub(super) unsafe fn symlinked(
     call: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    unsafe {
-        let mut result = -1;
-        for _ in 0..MAX_MADE_AGAIN {
-            let mut under_way = None;
-            if let Some(done) = outputs::symlink(target, dirfd, path, &mut under_way) {
-                return done;
-            }
-            name(dirfd, path);
-            result = call();
-            drop(under_way);
-            if result == 0 || errno::errno() != libc::EEXIST || !outputs::was_removed(dirfd, path) {
-                break;
-            }
-            errno::set_errno(libc::EEXIST);
-        }
-        result
-    }
+    unsafe { made_by(dirfd, path, |under_way| outputs::symlink(target, dirfd, path, under_way), call) }
 }
 
 /// A name moves, with flags of renameat2.
