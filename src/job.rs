@@ -37,6 +37,7 @@ pub(crate) mod spawn;
 
 use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::{EX_NO, EX_USAGE};
+use crate::nodes;
 use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
@@ -121,6 +122,9 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
 /// Why the job cannot be served: [`without`] or [`refuse`] says so.
 pub(crate) fn serve(config: Config, strict: bool) -> Result<Service, String> {
     let service = Service::start(config).map_err(|e| say::chain(&e))?;
+    if let Some(why) = service.before.alone_because.as_deref().filter(|_| accounting::speaks_for_node()) {
+        say::warn(format_args!("{}", nodes::unshared(why)));
+    }
     let unstaged = drain::unstaged(&service);
     match unstaged.first().filter(|_| strict) {
         Some(why) => return Err(why.clone()),

@@ -22,10 +22,22 @@ pub(crate) fn ask(client: &mut Client, check: bool) -> io::Result<ClusterView> {
     }
 }
 
-/// Says that the job of this node's agent has no other nodes.
-pub(crate) fn alone() -> Result<ExitCode> {
-    say::err(format_args!(
-        "monarch: the agent of this node works alone: its job names no other nodes (`cluster: {{ discovery: auto }}`), or it cannot share with them, and `agent.log` in its runtime directory says why\n"
-    ));
+/// Says that this node's agent works alone, and why, as far as agents have said so.
+pub(crate) fn alone(views: &[ClusterView]) -> Result<ExitCode> {
+    let mut reasons = views.iter().filter_map(|view| match view {
+        ClusterView::Alone { why } => why.as_deref(),
+        _ => None,
+    });
+    match reasons.next() {
+        Some(why) => say::warn(format_args!("{}", unshared(why))),
+        None => say::err(format_args!(
+            "monarch: the agent of this node works alone: its job names no other nodes (`cluster: {{ discovery: auto }}`)\n"
+        )),
+    }
     Ok(ExitCode::from(EX_NO))
+}
+
+/// Says that this node cannot share, and why.
+pub(crate) fn unshared(why: &str) -> String {
+    format!("this node shares nothing with the others of its job: {why}")
 }

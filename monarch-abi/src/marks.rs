@@ -88,6 +88,12 @@ impl<'a> Marks<'a> {
         self.hear(CLOSED);
     }
 
+    /// Whether all directories are left to the kernel.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_set(CLOSED)
+    }
+
     /// Notes a bit that another node has sent.
     pub fn hear(&self, bit: u32) {
         set(self.heard, bit);

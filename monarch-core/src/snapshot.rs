@@ -30,5 +30,5 @@ pub use percent::percent;
 pub use prefetch::Ahead;
 pub use residency::{Census, Trouble};
 pub use savings::{FromCopies, Savings, percent_less};
-pub use status::{JobCounters, MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
+pub use status::{JobCounters, MetricsStatus, NamesStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
 pub use work::{Range, Tally, Traced};

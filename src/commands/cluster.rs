@@ -75,9 +75,9 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     let checks: Vec<Vec<Said<Vec<Link>>>> = views
-        .into_iter()
+        .iter()
         .filter_map(|view| match view {
-            ClusterView::Links(links) => Some(links),
+            ClusterView::Links(links) => Some(links.clone()),
             _ => None,
         })
         .collect();
@@ -85,7 +85,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
         say::json(&checks.concat())?;
     }
     if checks.is_empty() {
-        return if silent { Ok(ExitCode::FAILURE) } else { nodes::alone() };
+        return if silent { Ok(ExitCode::FAILURE) } else { nodes::alone(&views) };
     }
     let mut well = true;
     for links in &checks {

@@ -60,6 +60,7 @@ pub(crate) fn text(r: &Report) -> String {
             counted(fresh, "file")
         );
     }
+    out.extend(unheard(r));
     for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
         let Some((first, last)) = root.epochs.first().zip(root.epochs.last()) else { continue };
         let _ = writeln!(out, "monarch: {}", first);
@@ -150,7 +151,23 @@ fn tiers_and_roots(r: &Report, is_brief: bool) -> String {
 /// Returns a line for each root of the job that could not be served.
 pub(crate) fn failures(r: &Report) -> String {
     let failed = r.status.roots.iter().filter(|root| r.is_of_job(root) && root.state.starts_with("failed"));
-    failed.map(|root| format!("monarch: warning: root {}: {}\n", root.path.shown(), root.state)).collect()
+    let failed = failed.map(|root| format!("monarch: warning: root {}: {}\n", root.path.shown(), root.state));
+    failed.chain(unheard(r)).collect()
+}
+
+/// Returns which nodes of the job this one has never heard of, if it has waited for them.
+fn unheard(r: &Report) -> Option<String> {
+    let others = &r.status.peers;
+    let names: Vec<&str> = others.iter().filter(|n| !n.seen && n.state == "gone").map(|n| n.name.as_str()).collect();
+    let some = names.iter().take(4).copied().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > 4 { ", ..." } else { "" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "monarch: warning: this node has shared nothing with {} of the job's {}, of which it never heard ({some}{more}): `monarch cluster check` on it and on one of them, during a job, says more\n",
+            count(names.len() as u64),
+            counted(others.len(), "other node"),
+        )
+    })
 }
 
 /// Returns what a job read that shared its agent.

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum WireError {
     /// No process takes connections there.
     #[error(
-        "no connection to the agent at {addr}: {source}; check that it runs and that no firewall is between the nodes"
+        "no connection to the agent at {addr}: {source}; check that it runs, that no firewall is between the nodes, and that both have the same secret and list of nodes, from which the port is derived"
     )]
     Unreachable {
         /// Where the peer should be.

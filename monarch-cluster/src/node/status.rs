@@ -67,9 +67,17 @@ pub struct PeerStatus {
     pub address: Option<String>,
     /// One of expected, up, suspect, left, gone.
     pub state: String,
+    /// Whether it was ever heard of.
+    #[serde(default = "seen")]
+    pub seen: bool,
     /// Traffic between the two.
     #[serde(flatten)]
     pub traffic: Traffic,
+}
+
+/// (An agent without the key does not say so.)
+const fn seen() -> bool {
+    true
 }
 
 const fn state(standing: NodeState) -> &'static str {
@@ -137,6 +145,7 @@ impl StatusReporter {
                 name: m.name.to_string(),
                 address: m.address.map(|a| a.to_string()),
                 state: state(m.standing).to_owned(),
+                seen: m.incarnation != 0,
                 traffic: self.traffic.of(number),
             })
             .collect();

@@ -152,8 +152,8 @@ fn job_secret_file(
     match (job_secret, path(cx, KEY, raw.job_secret_file.as_ref())?) {
         (JobSecretSource::File, None) => Err(cx.error(
             ErrorKind::Missing,
-            &Key::new(KEY),
-            "no file is named, and job_secret is file",
+            &Key::new("cluster.job_secret"),
+            "is file, and cluster.job_secret_file names none",
             "name a file that all nodes of the job see, another one for each job, such as /scratch/me/secret-1234; or write job_secret: derived",
         )),
         (JobSecretSource::File, path) => Ok(path),

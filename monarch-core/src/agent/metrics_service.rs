@@ -64,6 +64,11 @@ impl MetricsService {
         self.reporter.tiering().shared.cx.stats.jobs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Why this node shares with none of the others that its job names.
+    pub(super) fn alone_because(&self) -> Option<String> {
+        self.reporter.alone_because().map(str::to_owned)
+    }
+
     /// State of the agent, with the places of its metrics.
     pub(super) fn agent_status(&self) -> Status {
         let file = self.textfile.as_ref();

@@ -21,5 +21,7 @@ pub(super) struct Parts {
     pub(super) outputs: Arc<Outputs>,
     pub(super) names: Arc<Names>,
     pub(super) node: Option<Arc<Node>>,
+    /// Why there is none, if the job names others.
+    pub(super) alone_because: Option<String>,
     pub(super) stop: Stop,
 }

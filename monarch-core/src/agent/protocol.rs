@@ -5,8 +5,9 @@
 //! short while. Replies carry the snapshots of [`crate::snapshot`].
 
 pub use crate::snapshot::{
-    Ahead, Census, Directory, Epoch, FromCopies, JobCounters, Load, MetricsStatus, NearPurge, Opens, OutputStatus,
-    PendingEntry, PendingState, Range, RootStatus, Savings, Status, Tally, TierStatus, Traced, Trouble, Why, percent,
+    Ahead, Census, Directory, Epoch, FromCopies, JobCounters, Load, MetricsStatus, NamesStatus, NearPurge, Opens,
+    OutputStatus, PendingEntry, PendingState, Range, RootStatus, Savings, Status, Tally, TierStatus, Traced, Trouble,
+    Why, percent,
 };
 
 use crate::cluster::node::{Link, NodeStatus, Said};
@@ -154,7 +155,10 @@ pub enum Reply {
 #[serde(rename_all = "snake_case")]
 pub enum ClusterView {
     /// This node works alone.
-    Alone,
+    Alone {
+        /// Why, if its job names other nodes.
+        why: Option<String>,
+    },
     /// Accounts of the nodes; the one that was asked comes first.
     Nodes(Vec<Said<NodeStatus>>),
     /// Accounts of their links.

@@ -1,5 +1,6 @@
 //! The agent's account of itself.
 
+use super::names::Names;
 use super::outputs::Outputs;
 use super::parts::Parts;
 use super::roots::Roots;
@@ -22,7 +23,9 @@ pub(super) struct Reporter {
     tiering: Arc<TieringEngine>,
     roots: Arc<Roots>,
     outputs: Arc<Outputs>,
+    names: Arc<Names>,
     node: Option<Arc<Node>>,
+    alone_because: Option<String>,
     started: Instant,
     /// Jobs that are attached now.
     jobs: Arc<AtomicUsize>,
@@ -37,7 +40,9 @@ impl Reporter {
             tiering: parts.tiering.clone(),
             roots: parts.roots.clone(),
             outputs: parts.outputs.clone(),
+            names: parts.names.clone(),
             node: parts.node.clone(),
+            alone_because: parts.alone_because.clone(),
             started: Instant::now(),
             jobs,
         }
@@ -51,6 +56,11 @@ impl Reporter {
     /// This node among others, if there are any.
     pub(super) fn node(&self) -> Option<&Node> {
         self.node.as_deref()
+    }
+
+    /// Why this node shares with none of the others that its job names.
+    pub(super) fn alone_because(&self) -> Option<&str> {
+        self.alone_because.as_deref()
     }
 
     /// State of the agent, whose metrics are at `metrics`.
@@ -70,6 +80,7 @@ impl Reporter {
             engine_why: why.to_owned(),
             policy: self.tiering.policy.name().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
+            alone_because: self.alone_because.clone(),
             prefetch: self.tiering.reports.prefetch.ahead(),
             load: self.tiering.load(),
             peers: self.node().map_or_else(Vec::new, |node| node.brief_status().peers),
@@ -78,6 +89,7 @@ impl Reporter {
             roots: self.roots.status(),
             tiers: self.tiering.shared.cx.tiers.iter().map(tier_status).collect(),
             outputs: self.outputs.status(&[]),
+            names: self.names.status(),
             counters: counters(&self.ctl),
             job_counters: None,
             agent: figures(&self.tiering.shared.cx.stats)

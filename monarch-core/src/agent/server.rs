@@ -380,7 +380,10 @@ impl Agent {
 
     /// Asks the nodes that share copies for their accounts.
     async fn cluster(&self, check: bool) -> Reply {
-        let Some(node) = self.node.clone() else { return Reply::Cluster(Box::new(ClusterView::Alone)) };
+        let Some(node) = self.node.clone() else {
+            let why = self.metrics.alone_because();
+            return Reply::Cluster(Box::new(ClusterView::Alone { why }));
+        };
         let ask = move || if check { ClusterView::Links(node.checks()) } else { ClusterView::Nodes(node.statuses()) };
         match tokio::task::spawn_blocking(ask).await {
             Ok(view) => Reply::Cluster(Box::new(view)),

@@ -81,7 +81,7 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if log {
         log_to(&dir);
     }
-    let node = node(config);
+    let (node, alone_because) = node(config).map_or_else(|why| (None, Some(why)), |node| (node, None));
     let seed = match &node {
         // The same on all nodes, and for the next job.
         Some(node) => take_over(node.seed(), &tiers),
@@ -137,7 +137,7 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         let of_here: Arc<dyn LocalNames> = names.clone();
         node.names().set(&of_here);
     }
-    Ok(Parts { dir, lock, ctl, tiering, roots, outputs, names, node, stop })
+    Ok(Parts { dir, lock, ctl, tiering, roots, outputs, names, node, alone_because, stop })
 }
 
 /// Opens a tier and takes its lock.
@@ -162,13 +162,12 @@ fn packing(t: &Tier) -> Option<PackingOptions> {
 }
 
 /// This node among others. If it cannot share, it serves its job alone: that costs only what
-/// sharing would have saved.
-fn node(config: &Config) -> Option<Arc<Node>> {
-    let node = Node::start(config).unwrap_or_else(|e| {
+/// sharing would have saved, and the error says why.
+fn node(config: &Config) -> Result<Option<Arc<Node>>, String> {
+    Node::start(config).map(|node| node.map(Arc::new)).map_err(|e| {
         tracing::error!(error = %e, "no sharing with other nodes");
-        None
-    });
-    node.map(Arc::new)
+        e.to_string()
+    })
 }
 
 /// The part of a tier that copies of files of other nodes have in any case, if they take whatever

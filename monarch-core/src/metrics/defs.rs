@@ -19,6 +19,9 @@ labels! {
     ROOT = "root";
     /// Name of a tier.
     TIER = "tier";
+    /// Holder of directories: `own` (this node, for all nodes of the job) or `others` (copies of what
+    /// other nodes hold).
+    HOLDER = "holder";
     /// State: of a root `scanning`, `ready`, `failed`; of prefetch `idle`, `running`, `slowed`,
     /// `pfs_fails`, `tiers_rest`, `memory_pressure`; of other nodes `expected`, `up`, `suspect`,
     /// `left`, `gone`.
@@ -264,6 +267,19 @@ metrics! {
     Counter OUTPUT_NO_SPACE = "monarch_outputs_no_space_total", Of("files"), [ROOT];
     /// Time that creates of files waited for space.
     Seconds OUTPUT_WAITED = "monarch_outputs_waited_seconds_total", Unit::Seconds, [ROOT];
+
+    /// Directories in memory that the index does not hold (`index.distributed`).
+    Gauge NAMES_DIRECTORIES = "monarch_names_directories", Of("directories"), [HOLDER];
+    /// Memory that they take.
+    Gauge NAMES_BYTES = "monarch_names_bytes", Bytes, [HOLDER];
+    /// Whether changes of the job have left all such directories to the PFS.
+    Gauge NAMES_CLOSED = "monarch_names_closed", Flag, [];
+    /// Such directories that this node has read from the PFS.
+    Counter NAMES_READ = "monarch_names_read_total", Of("directories"), [];
+    /// Questions of processes about them.
+    Counter NAMES_ASKED = "monarch_names_questions_total", Of("questions"), [];
+    /// Those that were answered; the PFS was asked for the others.
+    Counter NAMES_ANSWERED = "monarch_names_answered_total", Of("questions"), [];
 
     /// Other nodes of the job, by their state as this node sees it.
     Gauge PEERS = "monarch_peers", Of("nodes"), [STATE];

@@ -5,7 +5,7 @@ use super::latencies::Latencies;
 use super::page::Page;
 use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
-use crate::snapshot::{Ahead, Epoch, Load, OutputStatus, RootStatus, Status, TierStatus};
+use crate::snapshot::{Ahead, Epoch, Load, NamesStatus, OutputStatus, RootStatus, Status, TierStatus};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,7 @@ pub(crate) fn text(seen: &Seen, latencies: &Latencies) -> String {
     seen.status.roots.iter().for_each(|r| root(&page, r));
     seen.status.tiers.iter().for_each(|t| tier(&page, t));
     seen.status.outputs.iter().for_each(|s| output(&page, s));
+    seen.status.names.iter().for_each(|n| names(&page, n));
     load(&page, &seen.status.load);
     if let Some(node) = &seen.node {
         peers(&page, node);
@@ -247,6 +248,17 @@ fn load(page: &Page, l: &Load) {
     }
 }
 
+fn names(page: &Page, n: &NamesStatus) {
+    page.gauge(d::NAMES_DIRECTORIES, ["own"], n.held as f64);
+    page.gauge(d::NAMES_DIRECTORIES, ["others"], n.cached as f64);
+    page.gauge(d::NAMES_BYTES, ["own"], n.held_bytes as f64);
+    page.gauge(d::NAMES_BYTES, ["others"], n.cached_bytes as f64);
+    page.gauge(d::NAMES_CLOSED, [], f64::from(u8::from(n.closed)));
+    page.counter(d::NAMES_READ, [], n.read);
+    page.counter(d::NAMES_ASKED, [], n.asked);
+    page.counter(d::NAMES_ANSWERED, [], n.answered);
+}
+
 fn peers(page: &Page, node: &NodeStatus) {
     for state in ["expected", "up", "suspect", "left", "gone"] {
         page.gauge(d::PEERS, [state], node.peers.iter().filter(|p| p.state == state).count() as f64);
@@ -388,14 +400,24 @@ mod tests {
             sent_bytes: n.next(),
             failed: n.next(),
         };
-        let peer = PeerStatus { name: "n2".to_owned(), address: None, state: "up".to_owned(), traffic };
+        let peer = PeerStatus { name: "n2".to_owned(), address: None, state: "up".to_owned(), seen: true, traffic };
         let (damaged, relayed_bytes) = (n.next(), n.next());
         let (batches, batched_files, peers) = (n.next(), n.next(), vec![peer]);
         let node = NodeStatus { damaged, relayed_bytes, batches, batched_files, peers, ..NodeStatus::default() };
         let served = Served::default();
         served.requests.store(n.next(), Ordering::Relaxed);
         served.connections.store(n.next(), Ordering::Relaxed);
-        let status = Status { load, ..status };
+        let names = NamesStatus {
+            held: n.next(),
+            held_bytes: n.next(),
+            cached: n.next(),
+            cached_bytes: n.next(),
+            read: n.next(),
+            asked: n.next(),
+            answered: n.next(),
+            closed: true,
+        };
+        let status = Status { load, names: Some(names), ..status };
         Seen { status, node: Some(node), served: Some(Arc::new(served)) }
     }
 
@@ -433,6 +455,7 @@ mod tests {
             "monarch_peers{state=\"up\"} 1",
             "monarch_tier_resting{tier=\"nvme\"} 1",
             "monarch_prefetch_state{state=\"idle\"} 1",
+            "monarch_names_closed 1",
             "monarch_outputs_held{root=\"/data/run\"} 1",
             "monarch_outputs_refused{root=\"/data/run\"} 0",
         ] {

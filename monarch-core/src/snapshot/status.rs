@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// State of an agent. The fields are those of one JSON object, which programs of users read: so
 /// they stay flat.
 ///
-/// Fields: 21, one per key of the object.
+/// Fields: 23, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the agent.
@@ -39,6 +39,9 @@ pub struct Status {
     /// Nodes that share their copies, this one among them; 1 where none do.
     #[serde(default)]
     pub nodes: usize,
+    /// Why this node shares with none of the others that its job names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone_because: Option<String>,
     /// State of prefetching.
     #[serde(default)]
     pub prefetch: Ahead,
@@ -61,6 +64,9 @@ pub struct Status {
     /// The output roots.
     #[serde(default)]
     pub outputs: Vec<OutputStatus>,
+    /// Directories that the index does not hold; `None` where processes do not ask for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<NamesStatus>,
     /// Counters of all processes since the control block was made, by name.
     pub counters: BTreeMap<String, u64>,
     /// Counters of the job that asks; `None` when no job asks, or it has none of its own.
@@ -86,6 +92,28 @@ pub struct Opens {
     pub up_to_s: Option<f64>,
     /// Number of opens.
     pub opens: u64,
+}
+
+/// Directories that the index does not hold (`index.distributed`), and the questions of processes
+/// about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesStatus {
+    /// Directories that this node holds for all nodes of the job.
+    pub held: u64,
+    /// The memory that they take.
+    pub held_bytes: u64,
+    /// Directories that other nodes hold, of which this one has a copy.
+    pub cached: u64,
+    /// The memory that these take.
+    pub cached_bytes: u64,
+    /// Directories that this node has read from the PFS.
+    pub read: u64,
+    /// Questions of processes.
+    pub asked: u64,
+    /// Those that were answered. The PFS was asked for the others.
+    pub answered: u64,
+    /// Whether changes of the job have left all of them to the PFS.
+    pub closed: bool,
 }
 
 /// Where an agent's metrics are.

@@ -16,17 +16,17 @@ pub(super) fn main(config: &ConfigArgs, json: bool) -> Result<ExitCode> {
         Ok(views) => views,
         Err(code) => return Ok(code),
     };
-    let states = |view| match view {
-        ClusterView::Nodes(states) => Some(states),
+    let states = |view: &ClusterView| match view {
+        ClusterView::Nodes(states) => Some(states.clone()),
         _ => None,
     };
     let silent = !views.all_answered();
-    let all: Vec<Vec<Said<NodeStatus>>> = views.given.into_iter().filter_map(states).collect();
+    let all: Vec<Vec<Said<NodeStatus>>> = views.given.iter().filter_map(states).collect();
     if json {
         say::json(&all.concat())?;
     }
     if all.is_empty() {
-        return if silent { Ok(ExitCode::FAILURE) } else { nodes::alone() };
+        return if silent { Ok(ExitCode::FAILURE) } else { nodes::alone(&views.given) };
     }
     if !json {
         all.iter().try_for_each(|states| say::out(format_args!("{}", table(states))))?;

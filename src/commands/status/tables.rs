@@ -1,10 +1,11 @@
 //! An agent as lines and tables for people.
 
+use crate::nodes::unshared;
 use crate::outputs::lines::age;
 use crate::say::{count, counted};
 use bytesize::ByteSize;
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use monarch_core::agent::protocol::{OutputStatus, RootStatus, Savings, Status, TierStatus};
+use monarch_core::agent::protocol::{NamesStatus, OutputStatus, RootStatus, Savings, Status, TierStatus};
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::time::Duration;
@@ -32,6 +33,12 @@ pub(super) fn text(s: &Status) -> String {
     if let Some(trouble) = s.prefetch.trouble() {
         let _ = writeln!(out, "  notice   {trouble}");
     }
+    if let Some(why) = &s.alone_because {
+        let _ = writeln!(out, "  notice   {}", unshared(why));
+    }
+    if let Some(names) = &s.names {
+        let _ = writeln!(out, "  names    {}", beyond_index(names));
+    }
     // Of a new agent on a block with counters of an earlier one, the two do not belong together.
     if s.incarnation == 1 {
         let savings = Savings::of(&s.counters, &s.agent, &s.pfs_opens);
@@ -48,6 +55,20 @@ pub(super) fn text(s: &Status) -> String {
         let _ = write!(out, "\n{}", outputs(&s.outputs));
     }
     out
+}
+
+/// Returns what is held of directories beyond the index, and of what use that was.
+fn beyond_index(n: &NamesStatus) -> String {
+    let off = if n.closed { "; left to the PFS since the job has moved or changed a directory there" } else { "" };
+    format!(
+        "beyond the index {} ({}) held for all nodes, {} ({}) of other nodes; {} of {} answered{off}",
+        counted(n.held, "directory"),
+        ByteSize(n.held_bytes),
+        count(n.cached),
+        ByteSize(n.cached_bytes),
+        count(n.answered),
+        counted(n.asked, "question"),
+    )
 }
 
 /// Starts a table without lines; all columns but those at the left have numbers.
@@ -221,6 +242,22 @@ mod tests {
 "
         );
         assert_eq!(text(&status), want, "{}", text(&status));
+    }
+
+    #[test]
+    fn what_is_beyond_the_index_has_a_line_and_a_node_that_cannot_share_says_why() {
+        let names = NamesStatus { held: 1, held_bytes: 3 << 20, asked: 1200, answered: 1100, ..NamesStatus::default() };
+        let alone_because = Some("the secret is open to others".to_owned());
+        let shown = text(&Status { names: Some(names), alone_because, ..Status::default() });
+        for line in [
+            "  notice   this node shares nothing with the others of its job: the secret is open to others\n",
+            "  names    beyond the index 1 directory (3.0 MiB) held for all nodes, 0 (0 B) of other nodes; 1,100 of 1,200 questions answered\n",
+        ] {
+            assert!(shown.contains(line), "{shown}");
+        }
+        let closed = NamesStatus { closed: true, ..names };
+        let shown = text(&Status { names: Some(closed), ..Status::default() });
+        assert!(shown.contains("answered; left to the PFS since the job"), "{shown}");
     }
 
     #[test]

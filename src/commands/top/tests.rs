@@ -101,7 +101,7 @@ fn with_peer(mut s: Status, seconds: u64) -> Status {
         failed: 0,
     };
     s.nodes = 2;
-    s.peers = vec![PeerStatus { name: "node2".to_owned(), address: None, state: "up".to_owned(), traffic }];
+    s.peers = vec![PeerStatus { name: "node2".to_owned(), address: None, state: "up".to_owned(), seen: true, traffic }];
     s
 }
 

@@ -2,12 +2,15 @@
 //! check`.
 
 use super::{Steady, account, accounts, all_hold, patient};
+use crate::harness::{Running, built};
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::wait::wait_for;
 use crate::world::Cluster;
 use monarch_core::cluster::node::{Link, NodeStatus, Said};
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -166,6 +169,51 @@ fn check_says_how_an_agent_that_works_alone_can_join() {
         assert!(errors.contains("works alone") && errors.contains("discovery: auto"), "{errors}");
     }
     steady.end();
+}
+
+/// A job on the first node, with its standard error.
+#[track_caller]
+fn run(c: &Cluster, words: &[&str], command: &[&str]) -> String {
+    let mut run = c.node(0).monarch("run");
+    let config = c.shared().join("node0/monarch.yaml");
+    let ended = Running::new({
+        run.arg("--config").arg(config).args(words).arg("--").args(command);
+        run
+    })
+    .end();
+    assert!(ended.status.success(), "{}", ended.errors());
+    ended.errors()
+}
+
+/// A secret that others could read is refused, and the port may be taken: `run` says so, not only
+/// the agent's log, and so do the commands that ask for the nodes.
+#[test]
+fn a_job_is_told_why_its_node_cannot_share() {
+    let Some(c) = Plan::new(2).files(4).build() else { return };
+    let secret = c.site.secret("secret");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o644)).unwrap();
+    let monarch = built("monarch");
+    let config = c.shared().join("node0/monarch.yaml");
+    let script = format!(
+        "{0} cluster check --config {1}; {0} status --cluster --config {1}",
+        monarch.display(),
+        config.display()
+    );
+    for quiet in [&[][..], &["--quiet"]] {
+        let errors = run(&c, quiet, &["sh", "-c", &format!("{script}; true")]);
+        let said = "warning: this node shares nothing with the others of its job: ";
+        let lines: Vec<&str> = errors.lines().filter(|line| line.contains(said)).collect();
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.contains("chmod 600")), "{errors}");
+    }
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    wait_for("the end of the agent", || c.node(0).agent().is_none());
+    for quiet in [&["--set", "cluster.join_timeout=1s"][..], &["--set", "cluster.join_timeout=1s", "--quiet"]] {
+        let errors = run(&c, quiet, &["sleep", "3"]);
+        let other = c.node(1).address();
+        let said = format!("has shared nothing with 1 of the job's 1 other node, of which it never heard ({other})");
+        assert!(errors.contains(&said), "{errors}");
+        wait_for("the end of the agent", || c.node(0).agent().is_none());
+    }
 }
 
 #[test]

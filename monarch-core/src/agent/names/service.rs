@@ -9,6 +9,7 @@ use super::store::{DirectoryStore, Key};
 use crate::cluster::node::Node;
 use crate::index::{DirReader, Directory};
 use crate::sharing::LocalNames;
+use crate::snapshot::NamesStatus;
 use crate::tiering::{LiveSegment, TieringEngine};
 use monarch_abi::control::ControlMap;
 use monarch_abi::names::{ENTRY, Head, LISTING, Subject};
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -38,7 +39,15 @@ const CACHED_PART: u64 = 8;
 /// Time without use after which a directory of another node goes for another one.
 const MIN_IDLE: Duration = Duration::from_secs(2);
 
-/// Directories that the index does not hold. Fields: 9.
+/// Counts of questions, and of directories that were read for them.
+#[derive(Debug, Default)]
+struct Counts {
+    asked: AtomicU64,
+    answered: AtomicU64,
+    read: AtomicU64,
+}
+
+/// Directories that the index does not hold. Fields: 10.
 pub(in crate::agent) struct Names {
     me: Weak<Self>,
     ctl: ControlMap<'static>,
@@ -49,6 +58,7 @@ pub(in crate::agent) struct Names {
     flights: Flights,
     readers: Mutex<HashMap<[u8; 16], Arc<DirReader>>>,
     peers_waiting: AtomicUsize,
+    counts: Counts,
 }
 
 impl std::fmt::Debug for Names {
@@ -75,7 +85,36 @@ impl Names {
             flights: Flights::default(),
             readers: Mutex::default(),
             peers_waiting: AtomicUsize::new(0),
+            counts: Counts::default(),
         })
+    }
+
+    /// What is held, and what was asked; `None` where processes do not ask.
+    pub(in crate::agent) fn status(&self) -> Option<NamesStatus> {
+        let served = self.tiering.upgrade()?.shared.segments.served();
+        let mut marks =
+            served.iter().map(|(_, live)| live.segment.state.marks).filter(|marks| marks.is_on()).peekable();
+        marks.peek()?;
+        let ((held, held_bytes), (cached, cached_bytes)) = (self.held.usage(), self.cached.usage());
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Some(NamesStatus {
+            held,
+            held_bytes,
+            cached,
+            cached_bytes,
+            read: count(&self.counts.read),
+            asked: count(&self.counts.asked),
+            answered: count(&self.counts.answered),
+            closed: marks.all(|marks| marks.is_closed()),
+        })
+    }
+
+    /// Counts a question of a process, and whether it was answered.
+    pub(super) fn count(&self, answer: &[u8]) {
+        self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        if answer.first() != kernel().first() {
+            self.counts.answered.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The segment with this number, if its directories are asked for.
@@ -162,6 +201,7 @@ impl Names {
             return Some(directory);
         }
         let directory = Arc::new(Directory::read(&*self.reader(live)?, &key.rel)?);
+        self.counts.read.fetch_add(1, Ordering::Relaxed);
         // (What is not kept is not answered from: it would be read again for the next question.)
         self.held.put(key.clone(), directory.clone(), Instant::now()).then_some(directory)
     }

@@ -85,7 +85,11 @@ async fn talk(mut stream: UnixStream, names: Arc<Names>) -> io::Result<()> {
     stream.read_exact(&mut rel).await?;
     let answer = match names.quick_answer(&head, &rel) {
         Some(answer) => answer,
-        None => tokio::task::spawn_blocking(move || names.answer(&head, &rel)).await.unwrap_or_else(|_| kernel()),
+        None => {
+            let names = names.clone();
+            tokio::task::spawn_blocking(move || names.answer(&head, &rel)).await.unwrap_or_else(|_| kernel())
+        }
     };
+    names.count(&answer);
     stream.write_all(&answer).await
 }
