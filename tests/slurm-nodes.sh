@@ -270,6 +270,26 @@ fi
 mark=$(opens)
 check "torchrun-nodes.sbatch: two processes on each node" "$(submit torchrun-nodes.sbatch)" COMPLETED $((2 * nodes)) $((files + files / 20))
 
+# A secret of each job's own, derived from the number that Slurm gives it: two jobs on all nodes at
+# once, one of them encrypted, do not hear each other, and each reads the data set once.
+for n in 1 2; do
+  set="--set cluster.job_secret=derived$([ $n = 1 ] || echo " --set cluster.encryption=tls")"
+  sed -e "s#--set cluster.discovery=slurm#& $set#" -e "s#^tier=.*#tier=$work/local/derived$n:64MiB#" "$work/job/nodes.sbatch" >"$work/job/derived$n.sbatch"
+  grep -q "job_secret=derived" "$work/job/derived$n.sbatch"
+done
+mark=$(opens)
+first=$(submit --ntasks-per-node=1 derived1.sbatch)
+second=$(submit --ntasks-per-node=1 derived2.sbatch)
+until_state "$first" 'COMPLETED|FAILED|TIMEOUT|CANCELLED|NODE_FAIL'
+check "job_secret: derived, two jobs at once: the first" "$first" COMPLETED "$nodes" $((2 * (files + files / 20)))
+check "the second, encrypted" "$second" COMPLETED "$nodes" $((2 * (files + files / 20)))
+if grep -h "never heard\|shares nothing" "$work/job/"*"-$first.log" "$work/job/"*"-$second.log"; then
+  bad=1
+  row "their nodes hear each other" FAILED
+else
+  row "their nodes hear each other" ok
+fi
+
 # The prolog stages for jobs that ask for it, into a directory of the user's that stays; the job
 # names it as its tier.
 sed -e "s#^tier=.*#touch $work/job/begun; sleep 3; tier=$work/local/monarch:64MiB#" "$work/job/nodes.sbatch" >"$work/job/staged.sbatch"

@@ -36,6 +36,13 @@ unsafe fn moved(dirfd: c_int, path: *const c_char) {
     }
 }
 
+/// A name appears by `call`.
+unsafe fn named(dirfd: c_int, path: *const c_char, call: impl Fn() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe { name(dirfd, path) };
+    call()
+}
+
 /// A name was removed or replaced, if the call succeeded.
 pub(super) unsafe fn gone(result: c_int, dirfd: c_int, path: *const c_char) -> c_int {
     if result == 0 {
@@ -62,19 +69,22 @@ pub(super) unsafe fn linked_at(
     flags: c_int,
     next: impl Fn(c_int, *const c_char, c_int) -> c_int,
 ) -> c_int {
-    let mut linking = outputs::Linking::default();
-    // SAFETY: passed on.
-    unsafe {
-        if let Some(done) = outputs::link((from_fd, from), (to_fd, to), flags, &mut linking) {
-            return done;
-        }
-        linked(from_fd, from, to_fd, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
-    }
-    match linking.published.as_mut().and_then(|path| path.c_str()) {
-        Some(path) => next(CWD, path.as_ptr(), 0),
+    let before = |linking: &mut outputs::Linking| {
         // SAFETY: passed on.
-        None => unsafe { link_of(from_fd, from, flags, |fd, path| next(fd, path, flags)) },
-    }
+        unsafe { outputs::link((from_fd, from), (to_fd, to), flags, linking) }
+    };
+    let call = |linking: &mut outputs::Linking| {
+        // SAFETY: passed on.
+        unsafe {
+            linked(from_fd, from, to_fd, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
+            match linking.published.as_mut().and_then(|path| path.c_str()) {
+                Some(path) => next(CWD, path.as_ptr(), 0),
+                None => link_of(from_fd, from, flags, |fd, path| next(fd, path, flags)),
+            }
+        }
+    };
+    // SAFETY: passed on.
+    unsafe { made_by((to_fd, to), before, call) }
 }
 
 /// A link to an open file: of a copy, to the file on the PFS.
@@ -155,23 +165,20 @@ pub(super) unsafe fn removed_dir(path: *const c_char, call: impl FnOnce() -> c_i
 const MAX_MADE_AGAIN: usize = 8;
 
 /// Makes a name by `call`, unless `before` has the answer; once more where the name was only that
-/// of a file which the job has removed.
-unsafe fn made_by(
-    dirfd: c_int,
-    path: *const c_char,
-    before: impl Fn(&mut Option<outputs::UnderWay>) -> Option<c_int>,
-    call: impl Fn() -> c_int,
+/// of a file which the job has removed. What `before` knows is kept until the call has ended.
+unsafe fn made_by<T: Default>(
+    (dirfd, path): (c_int, *const c_char),
+    before: impl Fn(&mut T) -> Option<c_int>,
+    call: impl Fn(&mut T) -> c_int,
 ) -> c_int {
     let mut result = -1;
     for _ in 0..MAX_MADE_AGAIN {
-        let mut under_way = None;
-        if let Some(done) = before(&mut under_way) {
+        let mut known = T::default();
+        if let Some(done) = before(&mut known) {
             return done;
         }
-        // SAFETY: passed on.
-        unsafe { name(dirfd, path) };
-        result = call();
-        drop(under_way);
+        result = call(&mut known);
+        drop(known);
         // SAFETY: passed on.
         if result == 0 || errno::errno() != libc::EEXIST || unsafe { !outputs::was_removed(dirfd, path) } {
             break;
@@ -187,7 +194,8 @@ pub(super) unsafe fn made(dirfd: c_int, path: *const c_char, call: impl Fn() -> 
     // SAFETY: passed on.
     unsafe {
         let root = outputs::root_at(dirfd, path);
-        let result = made_by(dirfd, path, |under_way| outputs::make(dirfd, path, under_way), call);
+        let before = |under_way: &mut Option<outputs::UnderWay>| outputs::make(dirfd, path, under_way);
+        let result = made_by((dirfd, path), before, |_| named(dirfd, path, &call));
         if let (0, Some(root)) = (result, root) {
             outputs::barrier::wait_for_root(&root);
         }
@@ -208,8 +216,12 @@ pub(super) unsafe fn symlinked(
     path: *const c_char,
     call: impl Fn() -> c_int,
 ) -> c_int {
+    let before = |under_way: &mut Option<outputs::UnderWay>| {
+        // SAFETY: passed on.
+        unsafe { outputs::symlink(target, dirfd, path, under_way) }
+    };
     // SAFETY: passed on.
-    unsafe { made_by(dirfd, path, |under_way| outputs::symlink(target, dirfd, path, under_way), call) }
+    unsafe { made_by((dirfd, path), before, |_| named(dirfd, path, &call)) }
 }
 
 /// A name moves, with flags of renameat2.

@@ -40,11 +40,20 @@ pub fn open(place: &mut Place, mut how: Create) -> Result<Answer<Fd>> {
     Ok(answer)
 }
 
+/// What an open does next.
+enum Next {
+    /// This is the answer.
+    Answer(Answer<Fd>),
+    /// It looks again.
+    Look,
+    /// It creates a file, or what the PFS has is opened.
+    Create,
+}
+
 fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
     let flags = how.flags;
     let excludes = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let follow = flags & libc::O_NOFOLLOW == 0 && !excludes;
-    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         return open_unnamed(place, how);
     }
@@ -57,7 +66,7 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         return make_directory(place, how);
     }
     for _ in 0..MAX_TRIES {
-        let watch = (flags & libc::O_CREAT != 0).then(|| NameWatch::exclusive(place));
+        let watch = how.can_be_staged().then(|| NameWatch::exclusive(place));
         let entry = match lookup(place, follow) {
             Ok(Found::Entry(entry)) => entry,
             Ok(Found::Elsewhere(mut path)) => {
@@ -74,86 +83,109 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
         if flags & libc::O_ACCMODE == libc::O_ACCMODE {
             return through(place);
         }
-        match &entry {
-            Entry::Nothing if !writes => return Ok(Answer::Plain),
-            Entry::Nothing => {}
-            Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => return Ok(Answer::Plain),
-            Entry::Directory => continue,
-            Entry::RemovedDir | Entry::Removed if place.is_held => return Ok(Answer::Plain),
-            Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => return Err(libc::ENOENT),
-            // The file lies where the directory is until its turn has come.
-            Entry::RemovedDir if crossing::wait_for_all(place)? => continue,
-            Entry::RemovedDir => return Ok(Answer::Plain),
-            Entry::Removed => {}
-            Entry::File(_) | Entry::Symlink(_) if excludes => return Err(libc::EEXIST),
-            Entry::File(_) | Entry::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(no_directory(flags)),
-            Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
-                // It was removed, or published and dropped, a moment ago.
-                Err(libc::ENOENT) => continue,
-                done => {
-                    // For its fsync.
-                    done.iter().for_each(|fd| descriptors::opened(fd.0));
-                    return done.map(Answer::Done);
-                }
-            },
-            Entry::File(file) if flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC => {
-                match cut(place, file, flags) {
-                    Ok(Some(fd)) => return Ok(Answer::Done(fd)),
-                    Ok(None) | Err(libc::ENOENT) => continue,
-                    Err(e) => return through_for(place, e),
-                }
-            }
-            Entry::File(file) if flags & libc::O_TRUNC == 0 => match reopen(place, file, flags) {
-                Ok(Some(fd)) => return Ok(Answer::Done(fd)),
-                Ok(None) => continue,
-                Err(e) => return through_for(place, e),
-            },
-            Entry::File(file) => match truncate(place, file, how) {
-                Ok(Created::Fd(fd)) => return Ok(Answer::Done(fd)),
-                Ok(Created::Again) => continue,
-                Ok(Created::Through | Created::Unstaged) => return through(place),
-                Err(e) => return through_for(place, e),
-            },
-            // The link itself is opened, once it is published.
-            Entry::Symlink(_) if flags & libc::O_PATH != 0 && crossing::wait_for_all(place)? => continue,
-            Entry::Symlink(_) => return Err(libc::ELOOP),
-            Entry::Clean(_) if place.is_dir_path => return Ok(Answer::Plain),
-            Entry::Clean(clean) if !writes => {
-                return Ok(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done));
-            }
-            Entry::Clean(_) if excludes => return Err(libc::EEXIST),
-            Entry::Clean(_) => {}
+        match open_entry(place, &entry, how, excludes)? {
+            Next::Answer(answer) => return Ok(answer),
+            Next::Look => continue,
+            Next::Create => {}
         }
-        match create(place, how, &entry, watch)? {
-            Created::Fd(fd) => return Ok(Answer::Done(fd)),
-            Created::Again => {}
-            Created::Unstaged if excludes => {
-                if let Answer::Plain = through(place)?
-                    && let Some(answer) = make_through(place, how)?
-                {
-                    return Ok(answer);
-                }
-            }
-            Created::Unstaged => return through(place),
-            Created::Through => match entry {
-                Entry::Removed if flags & libc::O_CREAT == 0 => return through(place),
-                Entry::Clean(_) => {
-                    forget_clean(place)?;
-                    return Ok(Answer::Plain);
-                }
-                _ if flags & libc::O_CREAT != 0 => {
-                    if matches!(entry, Entry::Removed) {
-                        through(place)?;
-                    }
-                    if let Some(answer) = make_through(place, how)? {
-                        return Ok(answer);
-                    }
-                }
-                _ => return Ok(Answer::Plain),
-            },
+        if let Some(answer) = create_or_go_through(place, &entry, how, watch)? {
+            return Ok(answer);
         }
     }
     through(place)
+}
+
+/// Opens what the overlay has.
+fn open_entry(place: &mut Place, entry: &Entry, how: Create, excludes: bool) -> Result<Next> {
+    let flags = how.flags;
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let plain = || Ok(Next::Answer(Answer::Plain));
+    match entry {
+        Entry::Nothing if !writes => plain(),
+        Entry::Nothing => Ok(Next::Create),
+        Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => plain(),
+        Entry::Directory => Ok(Next::Look),
+        Entry::RemovedDir | Entry::Removed if place.is_held => plain(),
+        Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => Err(libc::ENOENT),
+        // The file lies where the directory is until its turn has come.
+        Entry::RemovedDir if crossing::wait_for_all(place)? => Ok(Next::Look),
+        Entry::RemovedDir => plain(),
+        Entry::Removed => Ok(Next::Create),
+        Entry::File(_) | Entry::Symlink(_) if excludes => Err(libc::EEXIST),
+        Entry::File(_) | Entry::Symlink(_) if flags & libc::O_DIRECTORY != 0 => Err(no_directory(flags)),
+        Entry::File(file) if !writes => match open_data(&place.root, file, flags) {
+            // It was removed, or published and dropped, a moment ago.
+            Err(libc::ENOENT) => Ok(Next::Look),
+            done => {
+                // For its fsync.
+                done.iter().for_each(|fd| descriptors::opened(fd.0));
+                done.map(|fd| Next::Answer(Answer::Done(fd)))
+            }
+        },
+        Entry::File(file) => open_to_write(place, file, how),
+        // The link itself is opened, once it is published.
+        Entry::Symlink(_) if flags & libc::O_PATH != 0 && crossing::wait_for_all(place)? => Ok(Next::Look),
+        Entry::Symlink(_) => Err(libc::ELOOP),
+        Entry::Clean(_) if place.is_dir_path => plain(),
+        Entry::Clean(clean) if !writes => {
+            Ok(Next::Answer(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done)))
+        }
+        Entry::Clean(_) if excludes => Err(libc::EEXIST),
+        Entry::Clean(_) => Ok(Next::Create),
+    }
+}
+
+/// Opens a pending file to change it.
+fn open_to_write(place: &mut Place, file: &Staged, how: Create) -> Result<Next> {
+    let flags = how.flags;
+    let opened = if flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC {
+        match cut(place, file, flags) {
+            Err(libc::ENOENT) => Ok(None),
+            done => done,
+        }
+    } else if flags & libc::O_TRUNC == 0 {
+        reopen(place, file, flags)
+    } else {
+        match truncate(place, file, how) {
+            Ok(Created::Fd(fd)) => Ok(Some(fd)),
+            Ok(Created::Again) => Ok(None),
+            Ok(Created::Through | Created::Unstaged) => return through(place).map(Next::Answer),
+            Err(e) => Err(e),
+        }
+    };
+    match opened {
+        Ok(fd) => Ok(fd.map_or(Next::Look, |fd| Next::Answer(Answer::Done(fd)))),
+        Err(e) => through_for(place, e).map(Next::Answer),
+    }
+}
+
+/// Stages a new file, or lets the PFS open the name. `None`: the overlay is to be looked at again.
+fn create_or_go_through(
+    place: &mut Place,
+    entry: &Entry,
+    how: Create,
+    watch: Option<NameWatch>,
+) -> Result<Option<Answer<Fd>>> {
+    match create(place, how, entry, watch)? {
+        Created::Fd(fd) => Ok(Some(Answer::Done(fd))),
+        Created::Again => Ok(None),
+        Created::Unstaged => {
+            let answer = through(place)?;
+            let excludes = how.flags & libc::O_EXCL != 0 && matches!(answer, Answer::Plain);
+            if excludes { make_through(place, how) } else { Ok(Some(answer)) }
+        }
+        Created::Through if matches!(entry, Entry::Clean(_)) => {
+            forget_clean(place)?;
+            Ok(Some(Answer::Plain))
+        }
+        Created::Through if how.flags & libc::O_CREAT != 0 => {
+            if matches!(entry, Entry::Removed) {
+                through(place)?;
+            }
+            make_through(place, how)
+        }
+        Created::Through => Ok(Some(Answer::Plain)),
+    }
 }
 
 /// An open of a file without a name, in a directory: a pending file is none.
