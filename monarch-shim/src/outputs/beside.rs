@@ -30,10 +30,12 @@ use monarch_guest::sys;
 /// for one call. After that the call is made as if there were none.
 const MAX_LOOKS: usize = 1000;
 /// How often a plain call looks whether another process has entered the name, and how long apart:
-/// others hold the lock of the journal for some 20 microseconds. A process that is killed or
-/// stopped meanwhile is not waited for any longer.
-const ENTERING_LOOKS: usize = 400;
+/// others hold the lock of the journal for some 20 microseconds.
+const ENTERING_LOOKS: usize = 20;
 const ENTERING_PAUSE_US: i64 = 50;
+/// How often it then tries to get that lock, for some 30 milliseconds each: the other process may
+/// have no processor. If it was killed, the lock is free.
+const LOCK_TRIES: usize = 30;
 
 /// A call that is under way, until it is dropped.
 pub struct UnderWay {
@@ -95,11 +97,14 @@ pub fn making(place: &Place) -> Option<UnderWay> {
         under_way.is_none() || !calls.is_being_removed(caller, dir)
     });
     if under_way.is_some() {
-        for _ in 0..ENTERING_LOOKS {
-            if !calls.is_entering(dir, place.name()) {
-                break;
+        let is_entered = (0..ENTERING_LOOKS).any(|turn| {
+            if turn > 0 {
+                sys::sleep_us(ENTERING_PAUSE_US);
             }
-            sys::sleep_us(ENTERING_PAUSE_US);
+            !calls.is_entering(dir, place.name())
+        });
+        if !is_entered {
+            wait_for_lock(place);
         }
     }
     if !dir.is_empty() && root.map.may_be_overtaken() && matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
@@ -109,6 +114,15 @@ pub fn making(place: &Place) -> Option<UnderWay> {
         return None;
     }
     under_way
+}
+
+/// Waits until no process has the lock of the journal that enters the name of a place.
+#[cold]
+#[inline(never)]
+fn wait_for_lock(place: &Place) {
+    let calls = place.root.map.plain_calls;
+    (0..LOCK_TRIES)
+        .any(|_| !calls.is_entering(place.parent(), place.name()) || Journal::lock_soon(&place.root).is_ok());
 }
 
 /// Before the removal of the directory at a place looks whether it is empty: keeps calls away that

@@ -242,9 +242,8 @@ fn no_directory(flags: c_int) -> Errno {
 /// entered. What is wrong with the call, the plain one says. `None`: another process has entered
 /// the name.
 fn make_through(place: &Place, how: Create) -> Result<Option<Answer<Fd>>> {
-    // (Others open what lies there, and may wait for that, as of a pipe.)
-    let may_wait = how.flags & libc::O_EXCL == 0 || is_through(&place.root, place.name());
-    if place.is_dir_path || may_wait && !place.root.map.may_be_overtaken() {
+    // (A name that always goes through is never staged.)
+    if place.is_dir_path || is_through(&place.root, place.name()) && !place.root.map.may_be_overtaken() {
         return Ok(Some(Answer::Plain));
     }
     let Some(_under_way) = beside::making(place) else { return Ok(Some(Answer::Plain)) };

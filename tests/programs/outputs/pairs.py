@@ -3,7 +3,7 @@ afterwards, has to be what one of the two orders of the calls gives. `pairs.py R
 a directory outside of the output root, where the orders are tried, and options as JSON. Prints
 what no order gives, and in REFERENCE.seen what each pair has left.
 """
-import ctypes, json, os, random, select, shutil, struct, sys, time
+import ctypes, json, os, random, select, shutil, stat, struct, sys, time
 
 from see import names_in, put
 
@@ -108,6 +108,9 @@ def allowed(pair, before):
         for one in order:
             got[one] = result(pair[one], REFERENCE, "AB"[one])
         outcomes.append([*got, names_in(REFERENCE)])
+    if set(pair) == {"append", "exclusive"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
+        # (Created, opened to append, appended to; then the first bytes are written.)
+        outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])
     return outcomes
 
 
@@ -178,7 +181,10 @@ def main():
                     for pid, _, _ in processes:
                         os.kill(pid, 9)
                     return 1
-                there = names_in(d)
+                try:
+                    there = names_in(d)
+                except FileNotFoundError as e:
+                    there = f"listed, and then {e}"
                 if [*got, there] not in right:
                     odd.append([*got, there])
                 print(json.dumps([d, a, b, name, there]), file=seen)
