@@ -26,6 +26,15 @@ def without_replacing(name, own):
         raise OSError(ctypes.get_errno(), name)
 
 
+def append(flags):
+    def appended(name, own):
+        fd = os.open(name, os.O_CREAT | os.O_APPEND | os.O_WRONLY | flags)
+        os.write(fd, own.encode())
+        os.close(fd)
+
+    return appended
+
+
 def first_or_other(first, second):
     return lambda name, own: (first if own == "0" else second)(name, own)
 
@@ -72,6 +81,25 @@ WAYS = {
 }
 
 
+# What both append to, if the exclusive create does not come second. What is written stays.
+APPENDING = {
+    "append or append to a new file": first_or_other(append(0), append(os.O_EXCL)),
+    "append": append(0),
+    "append or write": first_or_other(append(0), append(os.O_TRUNC)),
+}
+
+
+def one_of_them(_, done):
+    return done.count(b"1") == 1
+
+
+def all_that_was_written(name, done):
+    with open(name) as f:
+        there = f.read()
+    # (A file that is truncated loses what was there.)
+    return there.startswith("1") or len(there) == done.count(b"1")
+
+
 def other(way, own, go, answers):
     for n in range(ROUNDS):
         at = time.perf_counter() + struct.unpack("d", os.read(go, 8))[0]
@@ -85,7 +113,7 @@ def other(way, own, go, answers):
         os.write(answers, done)
 
 
-def race(way, before):
+def race(way, before, is_right=one_of_them):
     rng, wrong = random.Random(7), 0
     answers, to_answer = os.pipe()
     ways_in, children = [], []
@@ -104,16 +132,18 @@ def race(way, before):
         for to_go in ways_in:
             os.write(to_go, struct.pack("d", pause + rng.choice([0, rng.uniform(0, 0.003)])))
         done = b"".join(os.read(answers, 1) for _ in children)
-        wrong += done.count(b"1") != 1 or b"!" in done
+        wrong += b"!" in done or not is_right(f"name-{n}", done)
     for child in children:
         os.waitpid(child, 0)
     return wrong
 
 
-for name, (way, before) in WAYS.items():
+ALL = [(name, *how, one_of_them) for name, how in WAYS.items()]
+ALL += [(name, way, None, all_that_was_written) for name, way in APPENDING.items()]
+for name, way, before, is_right in ALL:
     os.mkdir("claims")
     os.chdir("claims")
-    wrong = race(way, before)
+    wrong = race(way, before, is_right)
     os.chdir("..")
     shutil.rmtree("claims")
     print(f"{name}: {wrong}")
