@@ -251,8 +251,10 @@ fn make_through(place: &Place, how: Create) -> Result<Option<Answer<Fd>>> {
         return Ok(None);
     }
     place.root.state().note_written_through(place.name());
-    let mut path = place.on_pfs()?;
-    match kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode) {
+    // (A path that is too long in full may be opened from its directory.)
+    let mut path = place.on_pfs();
+    let Some(path) = path.as_mut().ok().and_then(|path| path.c_str()) else { return Ok(Some(Answer::Plain)) };
+    match kernel::open(path, how.flags, how.mode) {
         Err(e) if e != libc::EINTR => Ok(Some(Answer::Plain)),
         made => made.map(|fd| Some(Answer::Done(fd))),
     }
