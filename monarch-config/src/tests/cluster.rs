@@ -123,7 +123,12 @@ fn a_file_of_the_job_belongs_to_job_secret_file_and_to_no_other_word() {
         3,
         &["no source of the job's secret called `shared`", "none, derived, file"],
     );
-    wrong("job_secret: file", Missing, 3, &["cluster.job_secret_file: no file is named", "another one for each job"]);
+    wrong(
+        "job_secret: file",
+        Missing,
+        3,
+        &["cluster.job_secret: is file, and cluster.job_secret_file names none", "another one for each job"],
+    );
     wrong(
         "{ job_secret: derived, job_secret_file: /s/x }",
         OutOfBounds,

@@ -19,8 +19,8 @@ labels! {
     ROOT = "root";
     /// Name of a tier.
     TIER = "tier";
-    /// Holder of directories: `own` (this node, for all nodes of the job) or `others` (copies of what
-    /// other nodes hold).
+    /// Holder of directories: `own` (this node, for all nodes of the job) or `others` (copies of
+    /// what other nodes hold).
     HOLDER = "holder";
     /// State: of a root `scanning`, `ready`, `failed`; of prefetch `idle`, `running`, `slowed`,
     /// `pfs_fails`, `tiers_rest`, `memory_pressure`; of other nodes `expected`, `up`, `suspect`,
