@@ -227,6 +227,18 @@ unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::abso
     unsafe { outputs::data_of(path, follow).or_else(|| behind(CWD, path, follow)) }
 }
 
+/// Asks by `call` on another path, if there is one; once more where that leads nowhere: a staged
+/// file was published and dropped a moment ago.
+fn asked_on(
+    path: *const c_char,
+    other: impl Fn() -> Option<monarch_guest::absolute::Absolute>,
+    call: impl Fn(*const c_char) -> ssize_t,
+) -> ssize_t {
+    let ask = || call(other().as_mut().and_then(|p| p.c_str()).map_or(path, CStr::as_ptr));
+    let got = ask();
+    if got < 0 && errno::errno() == libc::ENOENT && outputs::has_roots() { ask() } else { got }
+}
+
 /// Asks for an extended attribute by `call`, on another path if there is one. What the PFS knows of
 /// a pending file, and the tier does not, the part file has; the staged file has its own access
 /// list where the tier has such lists.
@@ -234,15 +246,15 @@ unsafe fn attribute(
     path: *const c_char,
     follow: bool,
     key: *const c_char,
-    mut other: Option<monarch_guest::absolute::Absolute>,
+    other: impl Fn() -> Option<monarch_guest::absolute::Absolute>,
     call: impl Fn(*const c_char) -> ssize_t,
 ) -> ssize_t {
-    let Some(p) = other.as_mut().and_then(|p| p.c_str()) else { return call(path) };
-    let got = call(p.as_ptr());
+    let got = asked_on(path, &other, &call);
     // SAFETY: the C library has just read both.
     unsafe {
         if got < 0
             && matches!(errno::errno(), libc::ENODATA | libc::EOPNOTSUPP)
+            && outputs::has_roots()
             && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
             && (errno::errno() == libc::EOPNOTSUPP || CStr::from_ptr(key) != c"system.posix_acl_access")
             && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
@@ -344,22 +356,16 @@ hook! { next;
         }
     }
     fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        attribute(path, true, key, asked(path, true), |p| next(p, key, value, n))
+        attribute(path, true, key, || asked(path, true), |p| next(p, key, value, n))
     }
     fn lgetxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
-        attribute(path, false, key, outputs::data_of(path, false), |p| next(p, key, value, n))
+        attribute(path, false, key, || outputs::data_of(path, false), |p| next(p, key, value, n))
     }
     fn llistxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        match outputs::data_of(path, false).as_mut().and_then(|p| p.c_str()) {
-            Some(p) => next(p.as_ptr(), list, n),
-            None => next(path, list, n),
-        }
+        asked_on(path, || outputs::data_of(path, false), |p| next(p, list, n))
     }
     fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        match asked(path, true).as_mut().and_then(|p| p.c_str()) {
-            Some(p) => next(p.as_ptr(), list, n),
-            None => next(path, list, n),
-        }
+        asked_on(path, || asked(path, true), |p| next(p, list, n))
     }
 
     // What these name is written by the C library itself.

@@ -21,6 +21,9 @@ use monarch_abi::outputs::record::{Op, flag};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::errno;
 
+/// How often a call looks again when other processes replace the file meanwhile.
+const MAX_TRIES: usize = 100;
+
 /// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file;
 /// where a link that is not published leads to another file, by `on_pfs`.
 pub fn set(
@@ -98,50 +101,59 @@ fn change(
     call: impl FnOnce(&CStr) -> c_int,
     on_pfs: impl FnOnce(&CStr) -> c_int,
 ) -> Result<Answer<c_int>> {
-    let file = match lookup(place, follow)? {
-        Found::Entry(Entry::File(file)) => file,
-        Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-        Found::Entry(Entry::Directory) => {
-            settle_directory(place)?;
-            return Ok(Answer::Plain);
-        }
-        Found::Entry(Entry::Nothing) if place.rel().is_empty() => {
-            settle_directory(place)?;
-            return Ok(Answer::Plain);
-        }
-        // (The next open finds the published file to be another one than was copied.)
-        Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
-        Found::Entry(Entry::Symlink(_)) => {
-            crossing::wait_for_all(place)?;
-            return Ok(Answer::Plain);
-        }
-        Found::Entry(_) => return Ok(Answer::Plain),
-        Found::Elsewhere(mut path) => {
-            // (By a link that is not published.)
-            if place.on_pfs().is_ok_and(|at| at.get() == path.get()) && tree::has_dir(&place.root, place.rel()) {
+    for _ in 0..MAX_TRIES {
+        let file = match lookup(place, follow)? {
+            Found::Entry(Entry::File(file)) => file,
+            Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+            Found::Entry(Entry::Directory) => {
                 settle_directory(place)?;
+                return Ok(Answer::Plain);
             }
-            return done(on_pfs(path.c_str().ok_or(libc::ENAMETOOLONG)?));
+            Found::Entry(Entry::Nothing) if place.rel().is_empty() => {
+                settle_directory(place)?;
+                return Ok(Answer::Plain);
+            }
+            // (The next open finds the published file to be another one than was copied.)
+            Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
+            Found::Entry(Entry::Symlink(_)) => {
+                crossing::wait_for_all(place)?;
+                return Ok(Answer::Plain);
+            }
+            Found::Entry(_) => return Ok(Answer::Plain),
+            Found::Elsewhere(mut path) => {
+                // (By a link that is not published.)
+                if place.on_pfs().is_ok_and(|at| at.get() == path.get()) && tree::has_dir(&place.root, place.rel()) {
+                    settle_directory(place)?;
+                }
+                return done(on_pfs(path.c_str().ok_or(libc::ENAMETOOLONG)?));
+            }
+        };
+        let root = place.root;
+        let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+        let journal = match Journal::lock(&root) {
+            Err(e) if goes_plainly(place, e) => return Ok(Answer::Plain),
+            journal => journal?,
+        };
+        if !has_name(place, &file)? {
+            continue;
         }
-    };
-    let root = place.root;
-    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    let journal = match Journal::lock(&root) {
-        Err(e) if goes_plainly(place, e) => return Ok(Answer::Plain),
-        journal => journal?,
-    };
-    if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
-        return Ok(Answer::Plain);
+        let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
+        let owner = || kernel::lstat(path).map(|st| (st.st_uid, st.st_gid));
+        let before = owner();
+        let result = call(path);
+        if result == 0 {
+            let flags = flags | if owner() == before { 0 } else { flag::OWNER };
+            journal.append(Op::Attributes, About { id: file.id, flags, ..About::default() }, place.rel(), b"")?;
+        }
+        return done(result);
     }
-    let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
-    let owner = || kernel::lstat(path).map(|st| (st.st_uid, st.st_gid));
-    let before = owner();
-    let result = call(path);
-    if result == 0 {
-        let flags = flags | if owner() == before { 0 } else { flag::OWNER };
-        journal.append(Op::Attributes, About { id: file.id, flags, ..About::default() }, place.rel(), b"")?;
-    }
-    done(result)
+    Ok(Answer::Plain)
+}
+
+/// Whether a pending file still has the name of a place: it may have been published, or another
+/// process may have replaced it. With the lock held.
+fn has_name(place: &Place, file: &Staged) -> Result<bool> {
+    Ok(matches!(tree::read(&place.root, place.rel())?, Entry::File(now) if now.id == file.id))
 }
 
 /// Before attributes of a directory are set: what is pending below it is published first. It would
@@ -164,36 +176,35 @@ fn done(result: c_int) -> Result<Answer<c_int>> {
 
 /// truncate(2).
 pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
-    let file = match lookup(place, true)? {
-        Found::Entry(Entry::File(file)) => file,
-        Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-        Found::Entry(Entry::Clean(_)) => {
-            forget_clean(place)?;
-            return Ok(Answer::Plain);
+    for _ in 0..MAX_TRIES {
+        let file = match lookup(place, true)? {
+            Found::Entry(Entry::File(file)) => file,
+            Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+            Found::Entry(Entry::Clean(_)) => {
+                forget_clean(place)?;
+                return Ok(Answer::Plain);
+            }
+            // (By a link that is not published.)
+            Found::Elsewhere(mut path) => {
+                // SAFETY: a C string.
+                return done(unsafe { libc::truncate(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), len) });
+            }
+            Found::Entry(_) => return Ok(Answer::Plain),
+        };
+        let root = place.root;
+        let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;
+        let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+        let journal = super::staged::lock_unpublished(&root, &file)?;
+        if !has_name(place, &file)? {
+            continue;
         }
-        // (By a link that is not published.)
-        Found::Elsewhere(mut path) => {
-            // SAFETY: a C string.
-            return done(unsafe { libc::truncate(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), len) });
-        }
-        Found::Entry(_) => return Ok(Answer::Plain),
-    };
-    let root = place.root;
-    let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;
-    let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-    let journal = super::staged::lock_unpublished(&root, &file)?;
-    if !matches!(tree::read(&root, place.rel())?, Entry::File(now) if now.id == file.id) {
-        return Ok(Answer::Plain);
+        let fd = spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
+        let about = About { id: file.id, ..About::default() };
+        journal.append(Op::Open, About { flags: flag::TRUNCATED, ..about }, place.rel(), &file.name())?;
+        let result = kernel::truncate(fd.0, len);
+        drop(fd);
+        journal.append(Op::Close, about, b"", b"")?;
+        return result.map(|()| Answer::Done(0));
     }
-    let fd = spare::open_own(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::O_WRONLY)?;
-    journal.append(
-        Op::Open,
-        About { id: file.id, flags: flag::TRUNCATED, ..About::default() },
-        place.rel(),
-        &file.name(),
-    )?;
-    let result = kernel::truncate(fd.0, len);
-    drop(fd);
-    journal.append(Op::Close, About { id: file.id, ..About::default() }, b"", b"")?;
-    result.map(|()| Answer::Done(0))
+    Ok(Answer::Plain)
 }

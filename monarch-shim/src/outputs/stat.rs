@@ -7,13 +7,16 @@ use super::dir_times::{self, Time};
 use super::kernel;
 use super::lookup::{Found, lookup};
 use super::place::Place;
-use super::tree::Entry;
+use super::tree::{self, Entry};
 use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::STAGED_MODE;
 use monarch_abi::outputs::names::Staged;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::{ctx, errno, sys};
+
+/// How often the overlay is read again, when what it has is published meanwhile.
+const MAX_LOOKS: usize = 100;
 
 /// What is asked about is an open descriptor, or a file at an absolute path.
 pub enum Subject {
@@ -56,46 +59,73 @@ fn changed(place: &Place) -> Result<Answer<Subject>> {
     })
 }
 
+impl Subject {
+    /// The path on which the kernel is asked.
+    pub const fn path(&mut self) -> &mut Absolute {
+        match self {
+            Self::Staged(_, path)
+            | Self::At(path)
+            | Self::Link(path, _)
+            | Self::Changed(path, _)
+            | Self::RemovedDir(path) => path,
+        }
+    }
+
+    /// Whether this may be gone, or something else, in the moment after the overlay was read: what
+    /// is published, and what other processes change.
+    pub fn may_be_gone(&self, place: &Place, asked: Result<()>) -> bool {
+        match self {
+            Self::Staged(..) => asked == Err(libc::ENOENT),
+            Self::Link(..) => {
+                asked == Err(libc::ENOENT) || !matches!(tree::read(&place.root, place.rel()), Ok(Entry::Symlink(_)))
+            }
+            Self::At(_) | Self::Changed(..) | Self::RemovedDir(_) => false,
+        }
+    }
+}
+
+/// Asks about a place by `ask`, once more where the answer is not of what the overlay has by then.
+pub fn ask<T>(
+    place: &mut Place,
+    follow: bool,
+    mut ask: impl FnMut(&mut Subject) -> Result<Answer<T>>,
+) -> Result<Answer<T>> {
+    for _ in 0..MAX_LOOKS {
+        let Answer::Done(mut subject) = subject(place, follow)? else { return Ok(Answer::Plain) };
+        let answer = ask(&mut subject);
+        if !subject.may_be_gone(place, answer.as_ref().map(drop).map_err(|e| *e)) {
+            return answer;
+        }
+    }
+    Ok(Answer::Plain)
+}
+
 /// Attributes of a place.
 pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
-    Ok(match subject(place, follow)? {
-        Answer::Plain => Answer::Plain,
-        Answer::Done(Subject::Staged(file, mut path)) => {
-            match kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?) {
-                Ok(mut st) => {
-                    translate(&file, &mut st);
-                    Answer::Done(st)
-                }
-                // Published and dropped a moment ago.
-                Err(_) => Answer::Plain,
+    ask(place, follow, |subject| {
+        let flags = match subject {
+            Subject::Changed(..) | Subject::RemovedDir(_) => 0,
+            Subject::At(_) if follow => 0,
+            Subject::At(_) | Subject::Staged(..) | Subject::Link(..) => libc::AT_SYMLINK_NOFOLLOW,
+        };
+        let path = subject.path().c_str().ok_or(libc::ENAMETOOLONG)?;
+        let mut st = match kernel::stat_at(libc::AT_FDCWD, path, flags) {
+            // (The path may lead nowhere by now: the kernel knows what is open.)
+            Err(_) if matches!(subject, Subject::RemovedDir(_)) => return Ok(Answer::Plain),
+            st => st?,
+        };
+        match subject {
+            Subject::Staged(file, _) => translate(file, &mut st),
+            Subject::Changed(_, time) => dir_times::raise(&mut st, *time),
+            Subject::RemovedDir(_) => st.st_nlink = 0,
+            Subject::Link(_, dev) => {
+                // Its text has a letter in front.
+                st.st_size -= 1;
+                st.st_dev = *dev;
             }
+            Subject::At(_) => {}
         }
-        Answer::Done(Subject::Changed(mut path, time)) => {
-            let mut st = kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0)?;
-            dir_times::raise(&mut st, time);
-            Answer::Done(st)
-        }
-        // (The path may lead nowhere by now: the kernel knows what is open.)
-        Answer::Done(Subject::RemovedDir(mut path)) => {
-            match kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, 0) {
-                Ok(mut st) => {
-                    st.st_nlink = 0;
-                    Answer::Done(st)
-                }
-                Err(_) => Answer::Plain,
-            }
-        }
-        Answer::Done(Subject::At(mut path)) => {
-            let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-            Answer::Done(kernel::stat_at(libc::AT_FDCWD, path.c_str().ok_or(libc::ENAMETOOLONG)?, flags)?)
-        }
-        Answer::Done(Subject::Link(mut path, dev)) => {
-            let mut st = kernel::lstat(path.c_str().ok_or(libc::ENAMETOOLONG)?)?;
-            // Its text has a letter in front.
-            st.st_size -= 1;
-            st.st_dev = dev;
-            Answer::Done(st)
-        }
+        Ok(Answer::Done(st))
     })
 }
 

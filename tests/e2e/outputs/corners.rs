@@ -73,6 +73,12 @@ fn what_is_written_through_a_new_link_is_in_its_file() {
     same(Outputs::new, "new_links.py", &["8"], &[Drain::Slow], 50);
 }
 
+#[test]
+fn names_that_are_replaced_and_new_links_are_always_there() {
+    same(Outputs::new, "replaced.py", &["150"], &[Drain::Quick], 500);
+    same(Outputs::new, "replaced.py", &["40"], &[Drain::Slow], 150);
+}
+
 /// What a job has published is removed by others, and its names go to something else; a later job
 /// does with them what the same programs do direct. What it does not touch stays away.
 #[test]

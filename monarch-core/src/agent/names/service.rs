@@ -93,7 +93,7 @@ impl Names {
     pub(in crate::agent) fn status(&self) -> Option<NamesStatus> {
         let served = self.tiering.upgrade()?.shared.segments.served();
         let mut marks =
-            served.iter().map(|(_, live)| live.segment.state.marks).filter(|marks| marks.is_on()).peekable();
+            served.iter().map(|(_, live)| live.segment.state.marks).filter(monarch_abi::marks::Marks::is_on).peekable();
         marks.peek()?;
         let ((held, held_bytes), (cached, cached_bytes)) = (self.held.usage(), self.cached.usage());
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);

@@ -4,6 +4,7 @@
 use crate::hooks::{access, exec, fs, links, sockets, watch};
 use crate::outputs;
 use core::ffi::{c_char, c_int, c_long};
+use monarch_guest::errno;
 
 const CWD: c_int = libc::AT_FDCWD;
 const SYS_FACCESSAT2: c_long = 439;
@@ -57,8 +58,13 @@ unsafe fn read_link(dirfd: c_int, path: *const c_char, buf: usize, room: usize) 
 }
 
 /// Asks about the staged file of a pending name.
-unsafe fn of_data(path: *const c_char, follow: bool, on: impl FnOnce(*const c_char) -> c_int) -> Option<c_int> {
+unsafe fn of_data(path: *const c_char, follow: bool, on: impl Fn(*const c_char) -> c_int) -> Option<c_int> {
     // SAFETY: passed on.
-    let mut data = unsafe { outputs::data_of(path, follow) }?;
-    Some(on(data.c_str()?.as_ptr()))
+    let data = || unsafe { outputs::data_of(path, follow) };
+    let done = on(data()?.c_str()?.as_ptr());
+    if done < 0 && errno::errno() == libc::ENOENT {
+        // It was published and dropped a moment ago.
+        return Some(on(data()?.c_str()?.as_ptr()));
+    }
+    Some(done)
 }

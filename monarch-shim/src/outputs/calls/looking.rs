@@ -5,6 +5,7 @@ use crate::descriptor_names::{is_below_proc, may_reopen};
 use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
 use crate::outputs::place::Place;
+use crate::outputs::stat::Subject;
 use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
 use core::ffi::{c_char, c_int};
 use monarch_abi::mem::PathBuffer;
@@ -195,33 +196,27 @@ pub unsafe fn statx(
     path: *const c_char,
     follow: bool,
     buf: *mut libc::statx,
-    call: impl FnOnce(*const c_char) -> c_int,
+    call: impl Fn(*const c_char) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: by contract; a successful call has written the buffer.
     unsafe {
         at_path(dirfd, path, -1, |place| {
             peers::settle(place, follow);
-            use overlay_stat::Subject;
-            let Answer::Done(mut subject) = overlay_stat::subject(place, follow)? else { return Ok(Answer::Plain) };
-            let path = match &mut subject {
-                Subject::Staged(_, path)
-                | Subject::At(path)
-                | Subject::Changed(path, _)
-                | Subject::Link(path, _)
-                | Subject::RemovedDir(path) => path,
-            };
-            if call(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
-                // (The kernel knows what is open.)
-                return if matches!(subject, Subject::RemovedDir(_)) { Ok(Answer::Plain) } else { Err(errno::errno()) };
-            }
-            match subject {
-                Subject::Staged(file, _) => overlay_stat::translate_x(&file, &mut *buf),
-                Subject::Changed(_, time) => dir_times::raise_x(&mut *buf, time),
-                Subject::Link(_, dev) => overlay_stat::translate_link_x(&mut *buf, dev),
-                Subject::RemovedDir(_) => (*buf).stx_nlink = 0,
-                Subject::At(_) => {}
-            }
-            Ok(Answer::Done(0))
+            overlay_stat::ask(place, follow, |subject| {
+                if call(subject.path().c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr()) < 0 {
+                    // (The kernel knows what is open.)
+                    let is_open = matches!(subject, Subject::RemovedDir(_));
+                    return if is_open { Ok(Answer::Plain) } else { Err(errno::errno()) };
+                }
+                match subject {
+                    Subject::Staged(file, _) => overlay_stat::translate_x(file, &mut *buf),
+                    Subject::Changed(_, time) => dir_times::raise_x(&mut *buf, *time),
+                    Subject::Link(_, dev) => overlay_stat::translate_link_x(&mut *buf, *dev),
+                    Subject::RemovedDir(_) => (*buf).stx_nlink = 0,
+                    Subject::At(_) => {}
+                }
+                Ok(Answer::Done(0))
+            })
         })
     }
 }
@@ -246,19 +241,12 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
             }
             let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
             peers::settle(place, follow);
-            Ok(match overlay_stat::subject(place, follow)? {
+            overlay_stat::ask(place, follow, |subject| match subject {
                 // Times are no question of this call.
-                Answer::Plain
-                | Answer::Done(overlay_stat::Subject::Changed(..) | overlay_stat::Subject::RemovedDir(_)) => {
-                    Answer::Plain
-                }
-                Answer::Done(
-                    overlay_stat::Subject::Staged(_, mut path)
-                    | overlay_stat::Subject::At(mut path)
-                    | overlay_stat::Subject::Link(mut path, _),
-                ) => {
-                    kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
-                    Answer::Done(0)
+                Subject::Changed(..) | Subject::RemovedDir(_) => Ok(Answer::Plain),
+                Subject::Staged(..) | Subject::At(_) | Subject::Link(..) => {
+                    kernel::access(subject.path().c_str().ok_or(libc::ENAMETOOLONG)?, mode, flags)?;
+                    Ok(Answer::Done(0))
                 }
             })
         })

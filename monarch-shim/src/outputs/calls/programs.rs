@@ -47,7 +47,11 @@ unsafe fn being_written(dirfd: c_int, path: *const c_char) -> Option<c_int> {
         super::at_path_beyond(dirfd, path, -1, |place| match lookup(place, true)? {
             Found::Entry(Entry::File(file)) => {
                 let mut path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
-                kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::X_OK, libc::AT_EACCESS)?;
+                match kernel::access(path.c_str().ok_or(libc::ENAMETOOLONG)?, libc::X_OK, libc::AT_EACCESS) {
+                    // It was published and dropped a moment ago.
+                    Err(libc::ENOENT) => return Ok(Answer::Plain),
+                    may => may?,
+                }
                 if is_written(&place.root, &file) { Err(libc::ETXTBSY) } else { Ok(Answer::Plain) }
             }
             _ => Ok(Answer::Plain),
