@@ -75,8 +75,8 @@ fn what_is_written_through_a_new_link_is_in_its_file() {
 
 #[test]
 fn names_that_are_replaced_and_new_links_are_always_there() {
-    same(Outputs::new, "replaced.py", &["150"], &[Drain::Quick], 500);
-    same(Outputs::new, "replaced.py", &["40"], &[Drain::Slow], 150);
+    same(Outputs::new, "replaced.py", &["150"], &[Drain::Quick], 400);
+    same(Outputs::new, "replaced.py", &["40"], &[Drain::Slow], 100);
 }
 
 /// What a job has published is removed by others, and its names go to something else; a later job
