@@ -228,15 +228,19 @@ unsafe fn asked(path: *const c_char, follow: bool) -> Option<monarch_guest::abso
 }
 
 /// Asks by `call` on another path, if there is one; once more where that leads nowhere: a staged
-/// file was published and dropped a moment ago.
+/// file was published and dropped a moment ago. Also whether there was another path.
 fn asked_on(
     path: *const c_char,
     other: impl Fn() -> Option<monarch_guest::absolute::Absolute>,
     call: impl Fn(*const c_char) -> ssize_t,
-) -> ssize_t {
-    let ask = || call(other().as_mut().and_then(|p| p.c_str()).map_or(path, CStr::as_ptr));
-    let got = ask();
-    if got < 0 && errno::errno() == libc::ENOENT && outputs::has_roots() { ask() } else { got }
+) -> (ssize_t, bool) {
+    let ask = || {
+        let mut other = other();
+        let other = other.as_mut().and_then(|p| p.c_str());
+        (call(other.map_or(path, CStr::as_ptr)), other.is_some())
+    };
+    let asked = ask();
+    if asked.1 && asked.0 < 0 && errno::errno() == libc::ENOENT { ask() } else { asked }
 }
 
 /// Asks for an extended attribute by `call`, on another path if there is one. What the PFS knows of
@@ -249,12 +253,12 @@ unsafe fn attribute(
     other: impl Fn() -> Option<monarch_guest::absolute::Absolute>,
     call: impl Fn(*const c_char) -> ssize_t,
 ) -> ssize_t {
-    let got = asked_on(path, &other, &call);
+    let (got, is_on_other) = asked_on(path, &other, &call);
     // SAFETY: the C library has just read both.
     unsafe {
         if got < 0
+            && is_on_other
             && matches!(errno::errno(), libc::ENODATA | libc::EOPNOTSUPP)
-            && outputs::has_roots()
             && libc::strncmp(key, c"system.".as_ptr(), 7) == 0
             && (errno::errno() == libc::EOPNOTSUPP || CStr::from_ptr(key) != c"system.posix_acl_access")
             && let Some(p) = outputs::part_of(path, follow).as_mut().and_then(|p| p.c_str())
@@ -362,10 +366,10 @@ hook! { next;
         attribute(path, false, key, || outputs::data_of(path, false), |p| next(p, key, value, n))
     }
     fn llistxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        asked_on(path, || outputs::data_of(path, false), |p| next(p, list, n))
+        asked_on(path, || outputs::data_of(path, false), |p| next(p, list, n)).0
     }
     fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
-        asked_on(path, || asked(path, true), |p| next(p, list, n))
+        asked_on(path, || asked(path, true), |p| next(p, list, n)).0
     }
 
     // What these name is written by the C library itself.

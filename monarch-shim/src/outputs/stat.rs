@@ -112,6 +112,8 @@ pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
         let mut st = match kernel::stat_at(libc::AT_FDCWD, path, flags) {
             // (The path may lead nowhere by now: the kernel knows what is open.)
             Err(_) if matches!(subject, Subject::RemovedDir(_)) => return Ok(Answer::Plain),
+            // The tier's own errors are not the application's.
+            Err(e) if e != libc::ENOENT && matches!(subject, Subject::Staged(..)) => return Ok(Answer::Plain),
             st => st?,
         };
         match subject {

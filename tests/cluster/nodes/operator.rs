@@ -185,8 +185,8 @@ fn run(c: &Cluster, words: &[&str], command: &[&str]) -> String {
     ended.errors()
 }
 
-/// A secret that others could read is refused, and the port may be taken: `run` says so, not only
-/// the agent's log, and so do the commands that ask for the nodes.
+/// A secret that others could read is refused: `run` says so, not only the agent's log, and so do
+/// the commands that ask for the nodes. At the end it names the nodes that it never heard of.
 #[test]
 fn a_job_is_told_why_its_node_cannot_share() {
     let Some(c) = Plan::new(2).files(4).build() else { return };
