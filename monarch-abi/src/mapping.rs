@@ -7,9 +7,10 @@
 //! * `fill = remaining / rate` is the time until the copy is complete;
 //! * `fault = touched * size / fault rate` is the time that the faults would take;
 //! * a mapping waits if `fill <= 1.25 * fault`, or if the copy is a moment away;
-//! * it looks again every 250 ms, and stops below half the rate that it decided on, without
-//!   progress for 500 ms, or after `wait.map`; a library, for which other copies may share the
-//!   rate, stops once its rest would take longer than the faults;
+//! * it looks again every 250 ms, from the first bytes on, and stops below half the rate that it
+//!   decided on, without progress for 500 ms, or after `wait.map`; a library, for which other copies
+//!   may share the rate, stops once its rest would take longer than the faults, or without progress
+//!   for an eighth of their time;
 //! * where nodes share copies, a mapping of weights or of a library waits at any rate: all nodes
 //!   load them at once, and the PFS is to send them once. Other files are waited for up to 2 s at
 //!   their rate, which is judged from the first bytes on: these may come late, as nodes get them in
@@ -32,6 +33,8 @@ const STALL_US: u64 = 500_000;
 /// The same two where nodes share copies.
 const PEER_MOMENT_US: u64 = 2_000_000;
 const PEER_STALL_US: u64 = 2_000_000;
+/// Part of the time of a library's faults, as a divisor, that a mapping waits without progress.
+const STALL_PART: u64 = 8;
 /// Longest sleep between two looks at the copy, nanoseconds.
 const SLEEP_NS: i64 = 20_000_000;
 /// The kernel's window of readahead, unless it was changed.
@@ -112,6 +115,14 @@ impl Facts {
 
     const fn moment_us(&self) -> u64 {
         if self.is_shared { PEER_MOMENT_US } else { MOMENT_US }
+    }
+
+    /// How long a mapping waits without progress. (Where the faults take many seconds, a busy node
+    /// that sends the first bytes a little later is no reason to take them.)
+    const fn patience_us(&self) -> u64 {
+        let shortest = if self.is_shared { PEER_STALL_US } else { STALL_US };
+        let part = if self.most_left_us == u64::MAX { 0 } else { self.most_left_us / STALL_PART };
+        if part > shortest { part } else { shortest }
     }
 
     /// Whether a mapping waits for the copy.
@@ -219,7 +230,8 @@ impl Look {
         if since < LOOK_INTERVAL_US || decided.from_peers || nothing_came {
             return false;
         }
-        let is_first = decided.is_shared && self.left == decided.remaining;
+        // (The first bytes may have come just now, after an open and a call of the PFS.)
+        let is_first = left < self.left && self.left == decided.remaining;
         // (What is left to verify and publish after the last chunk has no rate.)
         let rate = time_us(self.left.saturating_sub(left), since);
         let left_us = time_us(left, rate);
@@ -254,8 +266,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, decided: 
         if left != progress.1 || waits_for_peer {
             progress = (now, left);
         }
-        let patience_us = if decided.is_shared { PEER_STALL_US } else { STALL_US };
-        let stalled = now.saturating_sub(progress.0) >= patience_us;
+        let stalled = now.saturating_sub(progress.0) >= decided.patience_us();
         let over = now.saturating_sub(start) >= decided.most_us;
         let slow = file.is_streamed() || look.is_too_slow(decided, left, now);
         if stalled || over || slow || !agent_up(ctl.ctl) || is_silent(ctl.ctl, now) {
@@ -304,6 +315,29 @@ mod tests {
         let slow = Facts { rate: 0, from_peers: true, ..WEIGHTS };
         assert!(slow.waits() && Facts { touched: Touched(1), ..slow }.waits());
         assert!(!Facts { most_us: 0, ..slow }.waits(), "`wait.map: 0s`");
+    }
+
+    /// On a busy node the first bytes came 249 ms after they were asked for, and the library was
+    /// mapped from the PFS, where its faults took 8 s.
+    #[test]
+    fn the_rate_of_a_library_is_judged_from_its_first_bytes_on() {
+        let library = Facts { slowest: 0, most_left_us: 8_000_000, ..WEIGHTS };
+        let mut look = Look { at: 0, left: library.remaining };
+        assert!(!look.is_too_slow(&library, library.remaining, 250_000), "nothing came yet");
+        assert!(!look.is_too_slow(&library, library.remaining - 4_000_000, 500_000), "the first bytes");
+        assert!(look.is_too_slow(&library, library.remaining - 24_000_000, 750_000), "16 s are left at 80 MB/s");
+        let mut look = Look { at: 0, left: library.remaining };
+        assert!(!look.is_too_slow(&library, library.remaining - 4_000_000, 250_000), "the first bytes");
+        assert!(!look.is_too_slow(&library, library.remaining - 84_000_000, 500_000), "4 s are left at 320 MB/s");
+    }
+
+    #[test]
+    fn patience_with_a_library_grows_with_the_time_of_its_faults() {
+        assert_eq!(WEIGHTS.patience_us(), 500_000);
+        let library = Facts { most_left_us: 8_000_000, ..WEIGHTS };
+        assert_eq!(library.patience_us(), 1_000_000);
+        assert_eq!(Facts { most_left_us: 100_000, ..library }.patience_us(), 500_000);
+        assert_eq!(Facts { is_shared: true, ..library }.patience_us(), 2_000_000);
     }
 
     /// The first bytes come when it is this node's turn to get them. A mapping that judged the rate
