@@ -504,6 +504,7 @@ def figure_through():
             # What the writer looks at first: the shim maps the state of an output root at its first use.
             cases = [("outside", "beside", "/", 0.1), ("outside, used before", "beside", f"{top}/out/one.bin", 0.1), ("through", "out", "/", 2),
                      ("outside, a clean copy there", "beside", f"{top}/out/one.bin", 0.1)]
+            figure("a published file, whose name does not go through, open (append) + write + close", [writer, "append", f"{top}/out/one.bin", "2", "/"], 2)
             for where, at, first, target in cases:
                 log = f"{top}/{at}/one.log"
                 if where.endswith("there"):

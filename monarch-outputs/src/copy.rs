@@ -300,7 +300,7 @@ pub fn is_part_of(found: &TargetStat, staged: &Staged) -> bool {
 }
 
 /// Whether a time is the other, to what the file system keeps of it.
-fn is_same_time(kept: i64, given: i64) -> bool {
+pub fn is_same_time(kept: i64, given: i64) -> bool {
     [1, 100, 1000, 1_000_000, 1_000_000_000].iter().any(|unit| given.div_euclid(*unit) * unit == kept)
 }
 

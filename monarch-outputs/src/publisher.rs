@@ -413,10 +413,8 @@ impl Publisher {
                 out.files += 1;
                 out.bytes += stat.map_or(0, |st| st.size);
                 if let Some(staged) = committed.file {
-                    clean = stat
-                        .filter(|_| committed.visible && self.keeps_clean)
-                        .and_then(|st| overlay::to_clean(&staged, &st));
-                    self.copied.remove(&staged.id);
+                    let part = self.copied.remove(&staged.id).filter(|_| committed.visible && self.keeps_clean);
+                    clean = part.zip(stat).and_then(|(part, st)| overlay::to_clean(&staged, &part, &st));
                     self.moved.remove(&staged.id);
                     match clean {
                         Some(clean) => out.clean.push(CleanCopy { name: file.target.clone(), clean }),

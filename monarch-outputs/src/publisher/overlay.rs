@@ -2,6 +2,7 @@
 //! journal held.
 
 use super::names::lossy;
+use crate::copy::{CopiedPart, is_part_of, is_same_time};
 use crate::plan::{Action, Claim, Planner, Step, join};
 use crate::staging::StagingDir;
 use crate::target::TargetStat;
@@ -68,9 +69,10 @@ pub(super) fn fix_link(
 }
 
 /// What a clean copy is compared with; `None` when the published file is not the part file that the
-/// staged file's name tells.
-pub(super) fn to_clean(staged: &Staged, st: &TargetStat) -> Option<Clean> {
-    ((st.dev, st.ino) == (staged.dev, staged.ino)).then_some(Clean {
+/// staged file's name tells, or was changed since it got its name.
+pub(super) fn to_clean(staged: &Staged, part: &CopiedPart, st: &TargetStat) -> Option<Clean> {
+    let is_as_copied = st.size == part.size && is_same_time(st.mtime_ns, part.attributes.mtime_ns);
+    (is_part_of(st, staged) && is_as_copied).then_some(Clean {
         file: *staged,
         size: st.size,
         mtime_ns: st.mtime_ns,

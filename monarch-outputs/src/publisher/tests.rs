@@ -124,3 +124,29 @@ fn a_left_out_version_ends_a_batch_that_has_published_something() {
     assert_eq!(bench.publisher.finish(&bench.plan).unwrap().files, 2);
     assert_eq!(bench.logged(), [(Kind::File, 1), (Kind::Skip, 2), (Kind::File, 3), (Kind::File, 4)]);
 }
+
+/// Another node, or a plain call of the job, writes to a file as soon as it has its name: what the
+/// tier has is not what the PFS has.
+#[test]
+fn what_was_changed_before_it_was_looked_at_is_no_clean_copy() {
+    let staged = staged(1);
+    let attributes = Attributes { mode: 0o644, owner: None, atime_ns: 0, mtime_ns: 5_000_000_700 };
+    let part = CopiedPart { path: b"a".to_vec(), dev: staged.dev, ino: staged.ino, size: 9, attributes };
+    let st = TargetStat {
+        kind: crate::target::Kind::File,
+        dev: staged.dev,
+        ino: staged.ino,
+        size: 9,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        mtime_ns: 5_000_000_700,
+        ctime_ns: 7,
+    };
+    let is_clean = |st| overlay::to_clean(&staged, &part, &st).is_some();
+    assert!(is_clean(st));
+    assert!(is_clean(TargetStat { mtime_ns: 5_000_000_000, ..st }), "a PFS that keeps seconds");
+    assert!(!is_clean(TargetStat { size: 1, ..st }), "cut");
+    assert!(!is_clean(TargetStat { mtime_ns: 5_000_001_700, ..st }), "written");
+    assert!(!is_clean(TargetStat { ino: 7, ..st }), "replaced");
+}

@@ -23,9 +23,19 @@ pub(super) unsafe fn file(
     call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    if let Some(done) = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p), |p| call(CWD, p)) } {
-        return done;
-    }
+    let staged = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p), |p| call(CWD, p)) };
+    // SAFETY: passed on.
+    staged.unwrap_or_else(|| unsafe { published_file(dirfd, path, follow, call) })
+}
+
+/// [`file()`] that no output root has answered: it is not asked again, which may have a pending file
+/// there by now, and knows only of `call` what changes.
+pub(super) unsafe fn published_file(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
     // SAFETY: passed on.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
         // SAFETY: passed on.
@@ -59,11 +69,17 @@ pub(super) unsafe fn file_at(
         if has_wrong(flags) {
             return call(dirfd, path);
         }
-        if flags & libc::AT_EMPTY_PATH != 0 && user::path(path).is_some_and(<[u8]>::is_empty) {
+        if is_descriptor(path, flags) {
             return descriptor(dirfd, flag::OWNER, || call(dirfd, path), |p| call(CWD, p));
         }
         file(dirfd, path, follows(flags), call)
     }
+}
+
+/// Whether a call is about the descriptor that it names as a directory.
+unsafe fn is_descriptor(path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: tested before it is read.
+    flags & libc::AT_EMPTY_PATH != 0 && unsafe { user::path(path).is_some_and(<[u8]>::is_empty) }
 }
 
 /// [`file_at`] for a mode: a process that may not search a directory any more learns nothing about
@@ -102,8 +118,14 @@ pub(super) unsafe fn mode_at(
             before_change(path, |ctx, p| hide_below(ctx, dirfd, p));
         }
     }
+    let call = |fd, p| call(fd, p, mode);
     // SAFETY: passed on.
-    unsafe { file_at(dirfd, path, flags, |fd, p| call(fd, p, mode)) }
+    unsafe {
+        if is_descriptor(path, flags) {
+            return descriptor(dirfd, flag::OWNER, || call(dirfd, path), |p| call(CWD, p));
+        }
+        published_file(dirfd, path, follows(flags), call)
+    }
 }
 
 /// The mode that an open file gets: a staged one keeps its mark.
@@ -271,8 +293,54 @@ unsafe fn attribute(
     got
 }
 
+/// An extended attribute is set or removed, `call` does it: on this path, on that of a staged file,
+/// or as for [`file()`].
+pub(super) unsafe fn extended(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let staged = outputs::set_extended(dirfd, path, follow, |p| call(CWD, p));
+        staged.unwrap_or_else(|| published_file(dirfd, path, follow, call))
+    }
+}
+
+/// [`extended`] by flags, or by a descriptor for an empty path with `AT_EMPTY_PATH`.
+pub(super) unsafe fn extended_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: tested before it is read; passed on.
+    unsafe {
+        if has_wrong(flags) {
+            return call(dirfd, path);
+        }
+        if is_descriptor(path, flags) {
+            return extended_open(dirfd, || call(dirfd, path), |p| call(CWD, p));
+        }
+        extended(dirfd, path, follows(flags), call)
+    }
+}
+
+/// An extended attribute of an open file is set or removed: by `next`, or by `on_path`, which gets
+/// the path of the part file or of the published one.
+pub(super) unsafe fn extended_open(
+    fd: c_int,
+    next: impl FnOnce() -> c_int,
+    on_path: impl Fn(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    let set = || unsafe { descriptor(fd, flag::EXTENDED, next, &on_path) };
+    if outputs::is_staged(fd) { outputs::set_extended_open(fd, &on_path, set) } else { set() }
+}
+
 /// After a call that sets an extended attribute.
-unsafe fn was_set(key: *const c_char, result: c_int) -> c_int {
+pub(super) unsafe fn was_set(key: *const c_char, result: c_int) -> c_int {
     if result == 0 && outputs::has_roots() {
         // SAFETY: a successful call has read the name.
         outputs::default_acl::extended_set(unsafe { CStr::from_ptr(key) });
@@ -282,10 +350,14 @@ unsafe fn was_set(key: *const c_char, result: c_int) -> c_int {
 
 hook! { next;
     fn truncate(path: *const c_char, len: off_t) -> c_int {
-        outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
+        let mut _under_way = None;
+        outputs::truncate(path, len, &mut _under_way)
+            .unwrap_or_else(|| published_file(CWD, path, true, |_, p| next(p, len)))
     }
     fn truncate64(path: *const c_char, len: off_t) -> c_int {
-        outputs::truncate(path, len).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, len)))
+        let mut _under_way = None;
+        outputs::truncate(path, len, &mut _under_way)
+            .unwrap_or_else(|| published_file(CWD, path, true, |_, p| next(p, len)))
     }
     fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p, mode| next(p, mode)) }
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
@@ -324,28 +396,25 @@ hook! { next;
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
-        was_set(key, outputs::set_extended(path, true, set).unwrap_or_else(|| file(CWD, path, true, |_, p| set(p))))
+        was_set(key, extended(CWD, path, true, |_, p| set(p)))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let set = |p| next(p, key, value, n, flags);
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 { return set(path); }
-        was_set(key, outputs::set_extended(path, false, set).unwrap_or_else(|| file(CWD, path, false, |_, p| set(p))))
+        was_set(key, extended(CWD, path, false, |_, p| set(p)))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         let on_path = |p| libc::setxattr(p, key, value, n, flags);
-        let set = || descriptor(fd, flag::EXTENDED, || next(fd, key, value, n, flags), on_path);
-        was_set(key, if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() })
+        was_set(key, extended_open(fd, || next(fd, key, value, n, flags), on_path))
     }
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int {
-        outputs::set_extended(path, true, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, true, |_, p| next(p, key)))
+        extended(CWD, path, true, |_, p| next(p, key))
     }
     fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int {
-        outputs::set_extended(path, false, |p| next(p, key)).unwrap_or_else(|| file(CWD, path, false, |_, p| next(p, key)))
+        extended(CWD, path, false, |_, p| next(p, key))
     }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
-        let on_path = |p| libc::removexattr(p, key);
-        let set = || descriptor(fd, flag::EXTENDED, || next(fd, key), on_path);
-        if outputs::is_staged(fd) { outputs::set_extended_open(fd, on_path, set) } else { set() }
+        extended_open(fd, || next(fd, key), |p| libc::removexattr(p, key))
     }
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {

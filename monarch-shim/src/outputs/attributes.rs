@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Result};
 use super::barrier;
+use super::beside::{self, UnderWay};
 use super::crossing;
 use super::dir_times;
 use super::extended;
@@ -174,15 +175,24 @@ fn done(result: c_int) -> Result<Answer<c_int>> {
     if result < 0 { Err(errno::errno()) } else { Ok(Answer::Done(result)) }
 }
 
-/// truncate(2).
-pub fn truncate(place: &mut Place, len: i64) -> Result<Answer<c_int>> {
+/// truncate(2). `under_way`: to be kept until the plain call has ended. Until then no process gives
+/// the name to another file: that would be cut as soon as it is published, and not here.
+pub fn truncate(place: &mut Place, len: i64, under_way: &mut Option<UnderWay>) -> Result<Answer<c_int>> {
     for _ in 0..MAX_TRIES {
+        *under_way = None;
         let file = match lookup(place, true)? {
             Found::Entry(Entry::File(file)) => file,
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
             Found::Entry(Entry::Clean(_)) => {
                 forget_clean(place)?;
-                return Ok(Answer::Plain);
+                continue;
+            }
+            Found::Entry(Entry::Nothing) if !place.rel().is_empty() => {
+                *under_way = beside::making(place);
+                match tree::read(&place.root, place.rel())? {
+                    Entry::Nothing => return Ok(Answer::Plain),
+                    _ => continue,
+                }
             }
             // (By a link that is not published.)
             Found::Elsewhere(mut path) => {

@@ -304,7 +304,7 @@ fn reopen(place: &Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
 #[inline(never)]
 fn cut(place: &mut Place, file: &Staged, flags: c_int) -> Result<Option<Fd>> {
     let fd = open_data(&place.root, file, flags)?;
-    let is_cut = matches!(attributes::truncate(place, 0)?, Answer::Done(_));
+    let is_cut = matches!(attributes::truncate(place, 0, &mut None)?, Answer::Done(_));
     if is_cut {
         // For its fsync.
         descriptors::opened(fd.0);

@@ -79,6 +79,18 @@ fn names_that_are_replaced_and_new_links_are_always_there() {
     same(Outputs::new, "replaced.py", &["40"], &[Drain::Slow], 100);
 }
 
+/// A call by the name looked twice for a pending file, and took one that had come in between for
+/// the file of the PFS: what it changed was seen by the job and not published. Or it changed what
+/// had just been published, and the copy that the node keeps was not.
+#[test]
+fn what_a_process_changes_by_a_name_that_another_one_replaces_is_published() {
+    let w = Outputs::new();
+    let job = w.program("corners/changed.py").arg("400").arg(w.published());
+    let told = w.staged(&job, Drain::Quick).ended.good().text();
+    assert!(told.lines().count() == 4 && told.lines().all(|line| line.ends_with(": 0")), "{told}");
+    assert!(w.parts() >= 1600, "{} files were staged", w.parts());
+}
+
 /// What a job has published is removed by others, and its names go to something else; a later job
 /// does with them what the same programs do direct. What it does not touch stays away.
 #[test]

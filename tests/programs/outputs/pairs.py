@@ -3,7 +3,7 @@ afterwards, has to be what one of the two orders of the calls gives. `pairs.py R
 a directory outside of the output root, where the orders are tried, and options as JSON. Prints
 what no order gives, and in REFERENCE.seen what each pair has left.
 """
-import ctypes, json, os, random, select, shutil, stat, struct, sys, time
+import ctypes, errno, json, os, random, select, shutil, stat, struct, sys, time
 
 from see import names_in, put
 
@@ -111,6 +111,11 @@ def allowed(pair, before):
     if set(pair) == {"append", "exclusive"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
         # (Created, opened to append, appended to; then the first bytes are written.)
         outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])
+    if set(pair) == {"append", "truncate"}:
+        # (Created, cut to one byte, and then appended to.)
+        own = "AB"[pair.index("append")]
+        hollow = lambda names: [[name, kind, text.replace(f"{own} x1", f"\0{own} x1")] for name, kind, text in names]
+        outcomes += [[0, 0, hollow(there)] for *got, there in outcomes if errno.ENOENT in got]
     return outcomes
 
 

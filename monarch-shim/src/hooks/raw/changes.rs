@@ -1,6 +1,9 @@
 //! Calls that change something, by number.
 
-use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
+use super::super::attributes::{
+    descriptor, extended, extended_at, extended_open, file, file_at, hide_below_descriptor, mode_at, published_file,
+    utimensat_any, was_set,
+};
 use super::super::names::{LINK_FLAGS, is_node, linked, linked_at, made, removed, removed_dir, renamed, symlinked};
 use super::super::pfs_path_of;
 use crate::outputs;
@@ -57,7 +60,9 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
     Some(unsafe {
         match n {
             libc::SYS_truncate => {
-                outputs::truncate(path, y as i64).unwrap_or_else(|| file(CWD, path, true, |_, p| on(p)))
+                let mut _under_way = None;
+                outputs::truncate(path, y as i64, &mut _under_way)
+                    .unwrap_or_else(|| published_file(CWD, path, true, |_, p| on(p)))
             }
             libc::SYS_fchmod => {
                 if y as mode_t & libc::S_IXUSR == 0 {
@@ -82,13 +87,19 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
             }
             libc::SYS_fchownat => file_at(fd, path2, v as c_int, at),
             libc::SYS_utimensat => utimensat_any(fd, path2, u as c_int, at),
-            libc::SYS_setxattr | libc::SYS_removexattr => file(CWD, path, true, |_, p| on(p)),
-            libc::SYS_lsetxattr | libc::SYS_lremovexattr => file(CWD, path, false, |_, p| on(p)),
+            libc::SYS_setxattr => was_set(path2, extended(CWD, path, true, |_, p| on(p))),
+            libc::SYS_lsetxattr => was_set(path2, extended(CWD, path, false, |_, p| on(p))),
+            libc::SYS_removexattr => extended(CWD, path, true, |_, p| on(p)),
+            libc::SYS_lremovexattr => extended(CWD, path, false, |_, p| on(p)),
             libc::SYS_fsetxattr => {
-                descriptor(fd, flag::EXTENDED, call, |p| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0]))
+                let on_path = |p: *const c_char| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0]);
+                was_set(path2, extended_open(fd, call, on_path))
             }
-            SYS_SETXATTRAT => file_at(fd, path2, third, |fd, p| raw([fd as isize as usize, p as usize, z, u, v, w])),
-            SYS_REMOVEXATTRAT => file_at(fd, path2, third, at),
+            SYS_SETXATTRAT => {
+                let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, u, v, w]);
+                was_set(u as *const c_char, extended_at(fd, path2, third, at))
+            }
+            SYS_REMOVEXATTRAT => extended_at(fd, path2, third, at),
             SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, at),
             libc::SYS_fgetxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
                 Some(p) => kernel(libc::SYS_getxattr, [p.as_ptr() as usize, y, z, u, 0, 0]),
@@ -107,7 +118,7 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
                 }
             }
             libc::SYS_fremovexattr => {
-                descriptor(fd, flag::EXTENDED, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
+                extended_open(fd, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
             }
             #[cfg(target_arch = "x86_64")]
             _ => return older(n, a, raw),

@@ -2,6 +2,7 @@
 
 use super::{at_changed_path, changed_place, given, is_far, plainly};
 use crate::outputs::answer::{Answer, of_call};
+use crate::outputs::beside::UnderWay;
 use crate::outputs::create::Create;
 use crate::outputs::lookup::{Found, lookup};
 use crate::outputs::place::{Place, ends_in_dots};
@@ -173,12 +174,12 @@ pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_in
     }
 }
 
-/// truncate(2).
+/// truncate(2). `under_way`: to be kept until the plain call has ended.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline(never)]
-pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
+pub unsafe fn truncate(path: *const c_char, len: i64, under_way: &mut Option<UnderWay>) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, true, -1, |place| {
@@ -186,7 +187,7 @@ pub unsafe fn truncate(path: *const c_char, len: i64) -> Option<c_int> {
                 return Err(libc::EINVAL);
             }
             peers::settle(place, true);
-            let answer = attributes::truncate(place, len)?;
+            let answer = attributes::truncate(place, len, under_way)?;
             plainly(place, answer, |p| libc::truncate(p, len))
         })
     }

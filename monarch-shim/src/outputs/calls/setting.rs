@@ -35,10 +35,15 @@ pub unsafe fn set_attributes(
 /// # Safety
 /// As for [`monarch_guest::user::path`].
 #[inline(never)]
-pub unsafe fn set_extended(path: *const c_char, follow: bool, call: impl Fn(*const c_char) -> c_int) -> Option<c_int> {
+pub unsafe fn set_extended(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl Fn(*const c_char) -> c_int,
+) -> Option<c_int> {
     // SAFETY: by contract.
     unsafe {
-        at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
+        at_changed_path(dirfd, path, follow, -1, |place| {
             peers::settle(place, follow);
             let answer = attributes::set_extended(place, follow, |p| call(p.as_ptr()))?;
             plainly(place, answer, &call)

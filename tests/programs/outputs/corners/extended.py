@@ -1,5 +1,7 @@
 """Extended attributes, access lists and times: set while a file is published, and kept by what is written anew."""
+import ctypes
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -46,6 +48,36 @@ def removed_meanwhile():
         time.sleep(at % 12 / 4000)
         os.removexattr(name, "user.one")
     print("removed", sum(attributes(f"removed{at}") != {"user.two": b"2"} for at in range(40)))
+
+
+def by_number():
+    """By the numbers of the calls, as libraries without a function for them make them."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    first = {"x86_64": 188, "aarch64": 5}[platform.machine()]
+    SET, SET_LINK, SET_OPEN, REMOVE, REMOVE_LINK, REMOVE_OPEN = *range(first, first + 3), *range(first + 9, first + 12)
+    if platform.machine() == "aarch64":
+        REMOVE, REMOVE_LINK, REMOVE_OPEN = 14, 15, 16
+    wrong = 0
+
+    def made(number, what, *rest):
+        if call(number, what, *rest):
+            raise OSError(ctypes.get_errno(), what)
+
+    for at in range(40):
+        name = f"number{at}"
+        write(name)
+        time.sleep(at % 12 / 4000)
+        for key in (b"user.one", b"user.two"):
+            made(SET, name.encode(), key, key, len(key), 0)
+        made(SET_LINK, name.encode(), b"user.three", b"3", 1, 0)
+        time.sleep(at % 7 / 2000)
+        made(REMOVE, name.encode(), b"user.one")
+        with open(name, "r+") as f:
+            made(SET_OPEN, f.fileno(), b"user.four", b"4", 1, 0)
+            made(REMOVE_OPEN, f.fileno(), b"user.two")
+        made(REMOVE_LINK, name.encode(), b"user.three")
+        wrong += attributes(name) != {"user.four": b"4"}
+    print("by number", wrong)
 
 
 def told(*names):
@@ -162,7 +194,7 @@ def times_of_a_large_file():
 
 
 rows = [word for word in sys.argv[1:] if not word.startswith("-")]
-for row in (set_meanwhile, removed_meanwhile, kept, from_the_directory, large, times, times_of_a_large_file):
+for row in (set_meanwhile, removed_meanwhile, by_number, kept, from_the_directory, large, times, times_of_a_large_file):
     if not rows or row.__name__ in rows:
         row()
 print("## end")
