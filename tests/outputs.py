@@ -14,7 +14,7 @@
 PFS sees all the time must be a state that the job had, and at the end the last one.
 `random`: calls at random on few names, direct and staged, by one process or several that take turns:
 the same answers, the same files at the end.
-`pairs`: two processes make a call each about one name at once, all pairs of 21 calls on nine kinds of
+`pairs`: two processes make a call each about one name at once, all pairs of 22 calls on nine kinds of
 names: what both get and see, and what is published, must be what one of the two orders gives.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.

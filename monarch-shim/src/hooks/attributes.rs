@@ -28,8 +28,8 @@ pub(super) unsafe fn file(
     staged.unwrap_or_else(|| unsafe { published_file(dirfd, path, follow, call) })
 }
 
-/// [`file()`] that no output root has answered: it is not asked again, which may have a pending file
-/// there by now, and knows only of `call` what changes.
+/// [`file()`] that no output root has answered. None is asked again: it may have a pending file
+/// there by now, of which this would tell the agent too little.
 pub(super) unsafe fn published_file(
     dirfd: c_int,
     path: *const c_char,

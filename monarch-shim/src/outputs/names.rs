@@ -42,6 +42,9 @@ pub(super) const NAME_MAX: usize = 255;
 
 /// How often a call looks again when other processes change the name meanwhile.
 pub(super) const MAX_TRIES: usize = 100;
+/// How often a call that needs the published file waits for it, while others replace it by files
+/// that are not.
+pub(super) const MAX_PUBLISHED: usize = 8;
 
 /// Whether nothing below the root of a place is pending when a plain call about it begins.
 /// `under_way`: to be kept until that has ended.
@@ -186,24 +189,34 @@ pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answe
     place.is_dir_path = is_dir_path;
     match entry {
         Entry::File(_) | Entry::Symlink(_) => Err(libc::EEXIST),
-        Entry::Removed => {
-            unhide(place)?;
+        // Of a clean copy, too, the PFS says whether its file is still there.
+        Entry::Removed | Entry::RemovedDir | Entry::Directory | Entry::Nothing | Entry::Clean(_) => {
             plainly(place, under_way)
         }
-        Entry::RemovedDir => {
-            barrier::wait_for_all(&place.root)?;
-            Ok(Answer::Plain)
-        }
-        // Of a clean copy, too, the PFS says whether its file is still there.
-        Entry::Directory | Entry::Nothing | Entry::Clean(_) => plainly(place, under_way),
     }
 }
 
-/// The plain call makes the name, unless another process has entered it meanwhile.
+/// The plain call makes the name, once what the job has removed is gone, and unless another process
+/// has entered it meanwhile.
 pub(super) fn plainly(place: &Place, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
-    *under_way = beside::making(place);
-    if under_way.is_some() && matches!(tree::read(&place.root, place.rel())?, Entry::File(_) | Entry::Symlink(_)) {
-        return Err(libc::EEXIST);
+    for _ in 0..MAX_TRIES {
+        *under_way = None;
+        *under_way = beside::making(place);
+        if under_way.is_none() {
+            break;
+        }
+        match tree::read(&place.root, place.rel())? {
+            Entry::File(_) | Entry::Symlink(_) => return Err(libc::EEXIST),
+            Entry::Removed => {
+                *under_way = None;
+                unhide(place)?;
+            }
+            Entry::RemovedDir => {
+                *under_way = None;
+                barrier::wait_for_all(&place.root)?;
+            }
+            Entry::Directory | Entry::Nothing | Entry::Clean(_) => break,
+        }
     }
     Ok(Answer::Plain)
 }
@@ -235,26 +248,39 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
 /// open for writing cannot be: EXDEV, as of a link to another file system. `outside`: the device
 /// of the directory of the new name, if that lies outside of the output roots.
 pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -> Result<Answer<()>> {
-    let found = lookup(place, follow)?;
-    if matches!(found, Found::Elsewhere(_)) {
-        // By a link that is not published.
-        crossing::wait_for_all(place)?;
-        return Ok(Answer::Plain);
-    }
-    if let Found::Entry(Entry::File(file)) = found {
-        let is_other_device = outside.is_some_and(|dev| dev != place.root.output.dev.load(Ordering::Relaxed));
-        if is_other_device || is_written(&place.root, &file) {
-            return Err(libc::EXDEV);
+    for _ in 0..MAX_PUBLISHED {
+        match lookup(place, follow)? {
+            // By a link that is not published.
+            Found::Elsewhere(_) => {
+                crossing::wait_for_all(place)?;
+                return Ok(Answer::Plain);
+            }
+            Found::Entry(Entry::File(file)) => {
+                let is_other_device = outside.is_some_and(|dev| dev != place.root.output.dev.load(Ordering::Relaxed));
+                if is_other_device || is_written(&place.root, &file) {
+                    break;
+                }
+            }
+            Found::Entry(Entry::Symlink(_)) => {}
+            Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+            Found::Entry(_) if is_quiet(&place.root) => return Ok(Answer::Plain),
+            // Whether there is such a file comes before what the other name is.
+            Found::Entry(_) => match on_pfs(place) {
+                // Another process has replaced it before it was published.
+                Err(libc::ENOENT) if is_pending(place, follow)? => {}
+                found => return found.map(|_| Answer::Plain),
+            },
+        }
+        if !crossing::wait_for_all(place)? {
+            break;
         }
     }
-    settle(place, follow)?;
-    match lookup(place, follow)? {
-        Found::Entry(Entry::File(_)) => Err(libc::EXDEV),
-        Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        _ if is_quiet(&place.root) => Ok(Answer::Plain),
-        // Whether there is such a file comes before what the other name is.
-        _ => on_pfs(place).map(|_| Answer::Plain),
-    }
+    Err(libc::EXDEV)
+}
+
+/// Whether a place leads to what is pending.
+fn is_pending(place: &mut Place, follow: bool) -> Result<bool> {
+    Ok(matches!(lookup(place, follow)?, Found::Entry(Entry::File(_) | Entry::Symlink(_)) | Found::Elsewhere(_)))
 }
 
 /// Before a call that only the PFS can answer, such as link(2) or execve(2): waits until what lies

@@ -8,7 +8,7 @@ use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::name_watch::NameWatch;
-use super::names::{MAX_TRIES, is_published, is_quiet, may_change_directory};
+use super::names::{MAX_PUBLISHED, MAX_TRIES, is_published, is_quiet, may_change_directory};
 use super::place::Place;
 use super::plainly::goes_plainly;
 use super::remembered::{entry_at, forget_clean, is_dir, on_pfs, unhide};
@@ -119,8 +119,7 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     if !(through && is_plain) {
         leave(&root)?;
     }
-    let is_file = |place: &Place| matches!(tree::read(&root, place.rel()), Ok(Entry::File(_)));
-    if exchanges && (is_file(&from) || is_file(&to)) {
+    if exchanges && !are_published(&from, &to)? {
         return Err(libc::EINVAL);
     }
     if !is_same(&from.root, &to.root) {
@@ -134,6 +133,26 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     let mut target = Target::new(to, flags, Some(&from))?;
     target.under_way[1] = moving;
     Ok((Answer::Plain, After::Move(from, target)))
+}
+
+/// Before two names below one root are exchanged: waits until both are as the PFS has them, also
+/// where other processes replace them meanwhile. Not if one is a file that is open for writing.
+fn are_published(from: &Place, to: &Place) -> Result<bool> {
+    let root = &from.root;
+    for _ in 0..MAX_PUBLISHED {
+        let mut is_any_pending = false;
+        for place in [from, to] {
+            match tree::read(root, place.rel())? {
+                Entry::File(file) if is_written(root, &file) => return Ok(false),
+                entry => is_any_pending |= matches!(entry, Entry::File(_) | Entry::Symlink(_)),
+            }
+        }
+        if !is_any_pending {
+            return Ok(true);
+        }
+        leave(root)?;
+    }
+    Ok(false)
 }
 
 /// A rename from one output root to another, each of which has an order of its own: what is pending

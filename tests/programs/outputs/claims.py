@@ -8,7 +8,7 @@ from see import put
 
 ROUNDS = int(sys.argv[1])
 LIBC = ctypes.CDLL(None, use_errno=True)
-REFUSED = (errno.ENOENT, errno.EEXIST)
+REFUSED = (errno.ENOENT, errno.EEXIST, errno.EISDIR)
 
 
 def create(name, _):
@@ -56,6 +56,15 @@ def data(name):
     put(name, b"data")
 
 
+def removed_directory(name):
+    os.mkdir(name)
+    os.rmdir(name)
+
+
+def replace(name, own):
+    put(name, own.encode())
+
+
 # What both do, and what is made before.
 WAYS = {
     "create": (create, None),
@@ -77,6 +86,7 @@ WAYS = {
     "create or make a link": (first_or_other(create, to_nothing), None),
     "rename or make a directory": (first_or_other(without_replacing, directory), None),
     "rename or make a link": (first_or_other(without_replacing, to_nothing), None),
+    "write or make a directory where one was removed": (first_or_other(replace, directory), removed_directory),
     "rename or create": (first_or_other(without_replacing, create), None),
 }
 

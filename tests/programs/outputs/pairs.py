@@ -22,6 +22,12 @@ def written(name, flags, own):
     os.close(fd)
 
 
+def updated(name, own):
+    fd = os.open(name, os.O_WRONLY)
+    os.write(fd, own.encode())
+    os.close(fd)
+
+
 def renamed(old, new, flags):
     if LIBC.renameat2(-100, old.encode(), -100, new.encode(), flags):
         raise OSError(ctypes.get_errno(), new)
@@ -37,6 +43,7 @@ CALLS = {
     "exclusive": lambda d, own: written(d + "n", os.O_EXCL, own),
     "write": lambda d, own: written(d + "n", os.O_TRUNC, own),
     "append": lambda d, own: written(d + "n", os.O_APPEND, own),
+    "update": lambda d, own: updated(d + "n", own),
     "mkdir": lambda d, own: os.mkdir(d + "n"),
     "mkfifo": lambda d, own: os.mkfifo(d + "n"),
     "symlink": lambda d, own: os.symlink("nothing" + own, d + "n"),
@@ -116,6 +123,9 @@ def allowed(pair, before):
         own = "AB"[pair.index("append")]
         hollow = lambda names: [[name, kind, text.replace(f"{own} x1", f"\0{own} x1")] for name, kind, text in names]
         outcomes += [[0, 0, hollow(there)] for *got, there in outcomes if errno.ENOENT in got]
+    if set(pair) == {"exclusive", "update"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
+        # (Created, opened and written to; then the first bytes are written.)
+        outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])
     return outcomes
 
 
@@ -162,7 +172,7 @@ def main():
     first, second = OPTIONS["first"] or list(CALLS), OPTIONS["second"]
     pairs = [(a, b, s) for n, a in enumerate(first) for b in (second or first[n:]) for s in OPTIONS["before"] or BEFORE]
     # (A pipe keeps its opener waiting.)
-    pairs = [(a, b, s) for a, b, s in pairs if not ("mkfifo" in (a, b) and {a, b} & {"write", "append", "truncate"})]
+    pairs = [(a, b, s) for a, b, s in pairs if not ("mkfifo" in (a, b) and {a, b} & {"write", "append", "update", "truncate"})]
     rng.shuffle(pairs)
     end, done, wrong, made = time.monotonic() + SECONDS, 0, 0, 0
     with open(REFERENCE + ".seen", "w") as seen:

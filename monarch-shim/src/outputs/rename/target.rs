@@ -57,6 +57,8 @@ impl Target {
             let source = from.map_or(Ok(None), |from| on_pfs(from).map(Some));
             match source {
                 Ok(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
+                // Another process has entered it since it was looked at.
+                Ok(_) if flags & libc::RENAME_EXCHANGE != 0 => return Err(libc::EINVAL),
                 Ok(Some(st)) if is_dir(&st) => {
                     let is_below = from.is_some_and(|from| lies_below(place.rel(), from.rel()));
                     return Err(if is_below { libc::EINVAL } else { libc::ENOTDIR });
