@@ -10,7 +10,7 @@
 //! * it looks again every 250 ms, from the first bytes on, and stops below half the rate that it
 //!   decided on, without progress for 500 ms, or after `wait.map`; a library, for which other copies
 //!   may share the rate, stops once its rest would take longer than the faults, or without progress
-//!   for an eighth of their time;
+//!   for an eighth of their time, 2 s at most;
 //! * where nodes share copies, a mapping of weights or of a library waits at any rate: all nodes
 //!   load them at once, and the PFS is to send them once. Other files are waited for up to 2 s at
 //!   their rate, which is judged from the first bytes on: these may come late, as nodes get them in
@@ -119,10 +119,10 @@ impl Facts {
 
     /// How long a mapping waits without progress. (Where the faults take many seconds, a busy node
     /// that sends the first bytes a little later is no reason to take them.)
-    const fn patience_us(&self) -> u64 {
+    fn patience_us(&self) -> u64 {
         let shortest = if self.is_shared { PEER_STALL_US } else { STALL_US };
         let part = if self.most_left_us == u64::MAX { 0 } else { self.most_left_us / STALL_PART };
-        if part > shortest { part } else { shortest }
+        part.clamp(shortest, PEER_STALL_US)
     }
 
     /// Whether a mapping waits for the copy.
@@ -337,6 +337,7 @@ mod tests {
         let library = Facts { most_left_us: 8_000_000, ..WEIGHTS };
         assert_eq!(library.patience_us(), 1_000_000);
         assert_eq!(Facts { most_left_us: 100_000, ..library }.patience_us(), 500_000);
+        assert_eq!(Facts { most_left_us: 100_000_000, ..library }.patience_us(), 2_000_000);
         assert_eq!(Facts { is_shared: true, ..library }.patience_us(), 2_000_000);
     }
 

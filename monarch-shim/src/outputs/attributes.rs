@@ -55,7 +55,11 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
         }
         Err(libc::EOPNOTSUPP) => {
             barrier::wait_for_all(&place.root)?;
-            Ok(Answer::Plain)
+            match lookup(place, follow)? {
+                // It is open for writing.
+                Found::Entry(Entry::File(_)) => Err(libc::EOPNOTSUPP),
+                _ => Ok(Answer::Plain),
+            }
         }
         done => done,
     }

@@ -42,6 +42,8 @@ pub(super) const NAME_MAX: usize = 255;
 
 /// How often a call looks again when other processes change the name meanwhile.
 pub(super) const MAX_TRIES: usize = 100;
+/// How often a call that makes a name waits for its removal, which others may do again.
+const MAX_REMOVALS: usize = 3;
 /// How often a call that needs the published file waits for it, while others replace it by files
 /// that are not.
 pub(super) const MAX_PUBLISHED: usize = 8;
@@ -199,23 +201,20 @@ pub fn make(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Answe
 /// The plain call makes the name, once what the job has removed is gone, and unless another process
 /// has entered it meanwhile.
 pub(super) fn plainly(place: &Place, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
-    for _ in 0..MAX_TRIES {
+    for waits_left in (0..=MAX_REMOVALS).rev() {
         *under_way = None;
         *under_way = beside::making(place);
-        if under_way.is_none() {
-            break;
-        }
         match tree::read(&place.root, place.rel())? {
-            Entry::File(_) | Entry::Symlink(_) => return Err(libc::EEXIST),
-            Entry::Removed => {
+            Entry::File(_) | Entry::Symlink(_) if under_way.is_some() => return Err(libc::EEXIST),
+            Entry::Removed if waits_left > 0 => {
                 *under_way = None;
                 unhide(place)?;
             }
-            Entry::RemovedDir => {
+            Entry::RemovedDir if waits_left > 0 => {
                 *under_way = None;
                 barrier::wait_for_all(&place.root)?;
             }
-            Entry::Directory | Entry::Nothing | Entry::Clean(_) => break,
+            _ => break,
         }
     }
     Ok(Answer::Plain)
@@ -248,6 +247,9 @@ pub fn was_removed(place: &mut Place) -> Result<bool> {
 /// open for writing cannot be: EXDEV, as of a link to another file system. `outside`: the device
 /// of the directory of the new name, if that lies outside of the output roots.
 pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -> Result<Answer<()>> {
+    // The file that a descriptor named, and not what has got its name since.
+    let mut named: Option<(u64, u64)> = None;
+    let is_named = |named: Option<(u64, u64)>, file| named.is_none_or(|named| named == file);
     for _ in 0..MAX_PUBLISHED {
         match lookup(place, follow)? {
             // By a link that is not published.
@@ -260,14 +262,19 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
                 if is_other_device || is_written(&place.root, &file) {
                     break;
                 }
+                if !is_named(named, (file.dev, file.ino)) {
+                    return Err(libc::ENOENT);
+                }
+                named = place.is_by_number.then_some((file.dev, file.ino));
             }
             Found::Entry(Entry::Symlink(_)) => {}
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-            Found::Entry(_) if is_quiet(&place.root) => return Ok(Answer::Plain),
+            Found::Entry(_) if is_quiet(&place.root) && named.is_none() => return Ok(Answer::Plain),
             // Whether there is such a file comes before what the other name is.
             Found::Entry(_) => match on_pfs(place) {
                 // Another process has replaced it before it was published.
                 Err(libc::ENOENT) if is_pending(place, follow)? => {}
+                Ok(st) if !is_named(named, (st.st_dev, st.st_ino)) => return Err(libc::ENOENT),
                 found => return found.map(|_| Answer::Plain),
             },
         }

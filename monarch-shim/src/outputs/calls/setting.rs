@@ -45,6 +45,7 @@ pub unsafe fn set_extended(
     unsafe {
         at_changed_path(dirfd, path, follow, -1, |place| {
             peers::settle(place, follow);
+            peers::settle_tree(place);
             let answer = attributes::set_extended(place, follow, |p| call(p.as_ptr()))?;
             plainly(place, answer, &call)
         })
