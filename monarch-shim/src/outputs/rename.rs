@@ -516,6 +516,11 @@ fn moved_along(from: &Place, to: &Place) -> Result<()> {
     let is_directory = on_pfs(to).is_ok_and(|st| is_dir(&st));
     let journal = Journal::lock(&from.root)?;
     match tree::read(&from.root, from.rel())? {
+        // Another process has entered the new name, or its removal, since the plain call ended.
+        entry @ Entry::Clean(clean) if tree::read(&to.root, to.rel())?.is_there() => {
+            drop_data(&from.root, &clean.file);
+            tree::forget(from, &entry)?;
+        }
         Entry::Clean(_) => tree::move_to(from, to, &Entry::Nothing)?,
         // Files that are open in a directory that was renamed keep their places by number.
         Entry::Directory => subtree::move_directory(&journal, from, to)?,
