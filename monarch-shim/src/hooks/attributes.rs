@@ -293,6 +293,16 @@ unsafe fn attribute(
     got
 }
 
+/// A file is cut or grows to `len` bytes, `call` does it.
+pub(super) unsafe fn cut(path: *const c_char, len: off_t, call: impl Fn(*const c_char) -> c_int) -> c_int {
+    // (Until the plain call has ended.)
+    let mut _under_way = None;
+    // SAFETY: passed on.
+    unsafe {
+        outputs::truncate(path, len, &mut _under_way).unwrap_or_else(|| published_file(CWD, path, true, |_, p| call(p)))
+    }
+}
+
 /// An extended attribute is set or removed, `call` does it: on this path, on that of a staged file,
 /// or as for [`file()`].
 pub(super) unsafe fn extended(
@@ -349,16 +359,8 @@ pub(super) unsafe fn was_set(key: *const c_char, result: c_int) -> c_int {
 }
 
 hook! { next;
-    fn truncate(path: *const c_char, len: off_t) -> c_int {
-        let mut _under_way = None;
-        outputs::truncate(path, len, &mut _under_way)
-            .unwrap_or_else(|| published_file(CWD, path, true, |_, p| next(p, len)))
-    }
-    fn truncate64(path: *const c_char, len: off_t) -> c_int {
-        let mut _under_way = None;
-        outputs::truncate(path, len, &mut _under_way)
-            .unwrap_or_else(|| published_file(CWD, path, true, |_, p| next(p, len)))
-    }
+    fn truncate(path: *const c_char, len: off_t) -> c_int { cut(path, len, |p| next(p, len)) }
+    fn truncate64(path: *const c_char, len: off_t) -> c_int { cut(path, len, |p| next(p, len)) }
     fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p, mode| next(p, mode)) }
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {

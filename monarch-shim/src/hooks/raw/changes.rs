@@ -1,7 +1,7 @@
 //! Calls that change something, by number.
 
 use super::super::attributes::{
-    descriptor, extended, extended_at, extended_open, file, file_at, hide_below_descriptor, mode_at, published_file,
+    cut, descriptor, extended, extended_at, extended_open, file, file_at, hide_below_descriptor, mode_at,
     utimensat_any, was_set,
 };
 use super::super::names::{LINK_FLAGS, is_node, linked, linked_at, made, removed, removed_dir, renamed, symlinked};
@@ -59,11 +59,7 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
     // SAFETY: the contract of the system call is that of the function.
     Some(unsafe {
         match n {
-            libc::SYS_truncate => {
-                let mut _under_way = None;
-                outputs::truncate(path, y as i64, &mut _under_way)
-                    .unwrap_or_else(|| published_file(CWD, path, true, |_, p| on(p)))
-            }
+            libc::SYS_truncate => cut(path, y as i64, on),
             libc::SYS_fchmod => {
                 if y as mode_t & libc::S_IXUSR == 0 {
                     hide_below_descriptor(fd);
