@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What docs/CONTAINERS.md says: jobs in containers of several makers, with Monarch inside, or
 # outside with directories bound in.
-#   tests/containers.sh      needs root and Debian 12: installs bubblewrap, podman and crun when they are missing. 2 minutes.
+#   tests/containers.sh      needs root and Debian 12: installs bubblewrap, podman, crun and uidmap when they are missing. 3 minutes.
 # Beside the everyday suite. Images are made of this machine's /usr, and of the Debian 11 tree of
 # tests/older-glibc.sh if it is there; nothing is pulled. Each row reads a data set three times in
 # the container, compares the bytes, and counts what Monarch's report says was served. Ends with 1
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "containers: skipped, needs root"; exit 0; }
 need=()
-for pair in bwrap:bubblewrap podman:podman crun:crun; do
+for pair in bwrap:bubblewrap podman:podman crun:crun newuidmap:uidmap; do
   command -v "${pair%%:*}" >/dev/null || need+=("${pair##*:}")
 done
 [ -e /usr/share/containers/seccomp.json ] || need+=(golang-github-containers-common)
@@ -128,8 +128,6 @@ try "unshare -m, a bind mount elsewhere: run outside" $all "$want" \
 try "unshare -m, other data bound to the path: run outside" 0 "$other" \
   "${outside[@]}" unshare -m sh -c "$bind" sh "$work/other" "$work/data" "${job[@]}"
 chmod -R a+rX "$work"
-# (65534, nobody, also stands for all users that a namespace does not map: such a process is not
-# served.)
 someone=23456
 user=(setpriv --reuid=$someone --regid=$someone --clear-groups env HOME=/tmp)
 own=(--tier "$work/own:256MiB")
@@ -137,8 +135,18 @@ mkdir "$work/own"
 chown $someone "$work/own"
 outside_own=("$monarch" run "${options[@]}" "${own[@]}" --)
 try "an ordinary user, unshare -Ur: run inside" $all "$want" "${user[@]}" unshare -Ur "${inside[@]}" "${own[@]}" -- "${job[@]}"
-try "an ordinary user, run outside, unshare -Ur: other ids, not served" 0 "$want" "${user[@]}" "${outside_own[@]}" unshare -Ur "${job[@]}"
-try "an ordinary user, run outside, unshare -U --map-current-user" $all "$want" "${user[@]}" "${outside_own[@]}" unshare -U --map-current-user "${job[@]}"
+member=(setpriv --reuid=$someone --regid=$someone --groups=$someone,34567,34568 env HOME=/tmp)
+for who in user member; do
+  declare -n as=$who
+  [ $who = user ] && name="an ordinary user" || name="  with supplementary groups"
+  try "$name, run outside, unshare -U --map-current-user" $all "$want" "${as[@]}" "${outside_own[@]}" unshare -U --map-current-user "${job[@]}"
+  try "$name, run outside, unshare -Ur" $all "$want" "${as[@]}" "${outside_own[@]}" unshare -Ur "${job[@]}"
+  try "$name, run outside, bwrap, own users, processes" $all "$want" \
+    "${as[@]}" "${outside_own[@]}" bwrap --dev-bind / / --proc /proc --unshare-user --unshare-pid "${job[@]}"
+  try "$name, run outside, unshare -U: no number" 0 "$want" "${as[@]}" "${outside_own[@]}" unshare -U "${job[@]}"
+  # An agent answers jobs with its own groups alone.
+  sleep 4
+done
 
 # ---- an older image
 if [ -x "$older/bin/cat" ]; then
@@ -182,6 +190,41 @@ if "${oci[@]}" --rootfs "$image" true 2>"$work/out/err"; then
     "${outside[@]}" "${oci[@]}" -v "$work/data:$work/data:ro" -v "$work/tier:$work/tier:ro" -v "$runtime:$runtime" -e LD_PRELOAD -e MONARCH_CTL --rootfs "$image" "${job[@]}"
   try "  without the two variables" 0 "$want" \
     "${outside[@]}" "${oci[@]}" -v "$work/data:$work/data:ro" -v "$work/tier:$work/tier:ro" -v "$runtime:$runtime" --rootfs "$image" "${job[@]}"
+  # Rootless: a user with subordinate ids, in files that this mount namespace alone has.
+  mkdir "$work/etc" "$work/pods"
+  for name in passwd group subuid subgid; do cp "/etc/$name" "$work/etc/" 2>/dev/null || touch "$work/etc/$name"; done
+  echo "monarch-trial:x:$someone:$someone::/tmp:/bin/sh" >>"$work/etc/passwd"
+  echo "monarch-trial:x:$someone:" >>"$work/etc/group"
+  for name in subuid subgid; do echo "monarch-trial:1000000:65536" >>"$work/etc/$name"; done
+  mkdir -m 700 "$work/run"
+  cp -a "$image" "$work/pods/image"
+  chown -R $someone "$work/pods" "$work/run"
+  cat >"$work/bin/rootless" <<IN
+#!/bin/bash
+for name in passwd group subuid subgid; do mount --bind $work/etc/\$name /etc/\$name; done
+umount /sys/fs/cgroup/unified 2>/dev/null || true
+umount /sys/fs/cgroup/systemd 2>/dev/null || true
+groups=\$1
+shift
+exec setpriv --reuid=$someone --regid=$someone \$groups env -i "PATH=$PATH" HOME=/tmp USER=monarch-trial XDG_RUNTIME_DIR=$work/run "\$@"
+IN
+  cat >"$work/bin/pod" <<IN
+#!/bin/bash
+exec podman --root $work/pods/root --runroot $work/pods/run --storage-driver vfs --cgroup-manager cgroupfs --events-backend none --runtime crun \\
+  run --rm --network none --cgroups=disabled --ulimit host -v /usr:/usr:ro -v $work/bin:$work/bin:ro -v $work/data:$work/data:ro \\
+  -v $work/own:$work/own -v $work/run:$work/run -e LD_PRELOAD -e MONARCH_CTL "\$@"
+IN
+  chmod 755 "$work/bin/rootless" "$work/bin/pod"
+  rootless() { unshare -m "$work/bin/rootless" "$1" "${outside_own[@]:0:2}" --set "runtime_dir=$work/run" "${outside_own[@]:2}" "$work/bin/pod" "${@:2}"; }
+  for groups in --clear-groups "--groups=$someone,34567"; do
+    keep=()
+    [ $groups = --clear-groups ] && name="podman, rootless" || { name="  with supplementary groups"; keep=(--group-add keep-groups); }
+    try "$name: run outside, the user is 0" $all "$want" rootless "$groups" "${keep[@]}" --rootfs "$work/pods/image" "${job[@]}"
+    sleep 4
+    try "$name: run outside, --userns=keep-id" $all "$want" rootless "$groups" "${keep[@]}" --userns=keep-id --rootfs "$work/pods/image" "${job[@]}"
+    sleep 4
+  done
+  try "  without --group-add keep-groups: not served" 0 "$want" rootless "$groups" --rootfs "$work/pods/image" "${job[@]}"
 else
   row "podman" "not tried, it cannot start a container here: $(tail -n 1 "$work/out/err")"
 fi

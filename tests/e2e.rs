@@ -112,6 +112,8 @@ mod top;
 mod traffic;
 #[path = "e2e/truth.rs"]
 mod truth;
+#[path = "e2e/user_namespaces.rs"]
+mod user_namespaces;
 #[path = "e2e/verify_on_open.rs"]
 mod verify_on_open;
 #[path = "e2e/views.rs"]

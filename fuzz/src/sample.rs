@@ -73,8 +73,8 @@ pub(crate) fn sample() -> &'static Sample {
 
 fn control(dir: &tempfile::TempDir, uuid: [u8; 16], state_uuid: [u8; 16]) -> Vec<u8> {
     let path = held(dir);
-    let map =
-        shm::create_control(&path, ControlParams { mnt_ns: 1, slash: (1, 2), user_ns: 3 }).expect("a control block");
+    let map = shm::create_control(&path, ControlParams { mnt_ns: 1, slash: (1, 2), user_ns: 3, pid_ns: 4 })
+        .expect("a control block");
     let c: &Control = map.ctl;
     let text = |to, text: &[u8]| shm::put_str(&path, &map, to, text).expect("room for strings");
     for (number, root) in [b"/pfs/data".as_slice(), b"/pfs/more"].into_iter().enumerate() {

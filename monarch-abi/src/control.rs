@@ -284,7 +284,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block. Fields: 56, because this is the byte map of that block.
+/// The control block. Fields: 57, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
@@ -309,8 +309,10 @@ pub struct Control {
     pub caps: u64,
     /// Inode of the agent's user namespace, 0 when unknown.
     pub user_ns: u64,
+    /// Inode of the agent's PID namespace, 0 when unknown.
+    pub pid_ns: u64,
     /// Zero.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
 
     /// Goes up with every change of the tables below.
     pub generation: AtomicU32,

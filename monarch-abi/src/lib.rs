@@ -15,6 +15,7 @@
 //! | [`guard`] | what is looked at again when a file is opened |
 //! | [`sum`] | checksums of copies |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
+//! | [`credentials`] | what the agent knows a process of another namespace by, and how it numbers users |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`accesses`] | which files readers open |
 //! | [`hint`] | hints of jobs |
@@ -42,6 +43,7 @@ pub mod accesses;
 pub mod bitmap;
 pub mod chunks;
 pub mod control;
+pub mod credentials;
 pub mod deciding;
 pub mod demand;
 pub mod early;
@@ -68,7 +70,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 15;
+pub const LAYOUT: u32 = 16;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths

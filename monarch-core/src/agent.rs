@@ -14,6 +14,7 @@
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`names`] | directories that the index does not hold |
 //! | [`counter_groups`] | where in the control block each job counts |
+//! | [`credentials`] | what the agent knows a process of another namespace by |
 //! | [`peer`] | whether the client of a connection sees what the agent sees |
 //! | [`foreign_changes`] | changes by processes of other users |
 //! | [`protocol`] | messages of the control socket |
@@ -25,6 +26,7 @@
 pub mod client;
 mod conflict;
 mod counter_groups;
+mod credentials;
 mod ending;
 mod exit_status;
 pub mod foreign_changes;

@@ -54,7 +54,8 @@ fn is_agents(ctx: &Ctx, number: usize) -> bool {
     let Some(tier) = ctx.map.tiers().get(number) else { return false };
     let Some(st) = crate::sys::stat_bytes(ctx.map.str(&tier.path), libc::AT_SYMLINK_NOFOLLOW) else { return false };
     let place = (tier.dev.load(Ordering::Relaxed), tier.ino.load(Ordering::Relaxed));
-    let good = (st.st_dev, st.st_ino) == place && st.st_uid == ctx.map.ctl.uid && st.st_mode & 0o022 == 0;
+    let good =
+        (st.st_dev, st.st_ino) == place && st.st_uid == ctx::ids::agents_user(ctx.map.ctl) && st.st_mode & 0o022 == 0;
     if good {
         process().tiers.fetch_or(1 << number, Ordering::Relaxed);
     }

@@ -6,6 +6,7 @@
 //! | [`files`] | the files of the runtime directory |
 //! | [`segments`] | mapping segments as they appear |
 //! | [`rights`] | whether this process may read what the agent may read |
+//! | [`ids`] | which numbers users and groups have in this process's namespace |
 //! | [`trust`] | what leads in this process where it leads for the agent |
 //! | [`stem`] | whether a path leads outside of all roots |
 //!
@@ -23,6 +24,7 @@ use monarch_abi::control::{ControlMap, Counter};
 
 pub mod files;
 pub mod gate;
+pub mod ids;
 pub mod rights;
 mod segments;
 mod stem;

@@ -11,6 +11,7 @@
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
 //! | [`absent`] | names that are not there |
 //! | [`absolute`] | absolute paths |
+//! | [`agent_socket`] | talking to the agent |
 //! | [`process`] | what this process has found out about itself |
 //! | [`cwd`] | whether the working directory matters to any root |
 //! | [`sys`] | bare system calls |
@@ -25,6 +26,7 @@
 
 pub mod absent;
 pub mod absolute;
+pub mod agent_socket;
 pub mod control;
 pub mod copy_open;
 pub mod ctx;

@@ -6,7 +6,6 @@
 //! that makes it. A stopped agent delays the process by [`ANSWER_TIMEOUT_MS`] at most, once: from
 //! then on messages are left in its queue, until it answers again.
 
-use crate::agent_socket;
 use crate::descriptor_path::real_path;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use monarch_abi::foreign_changes::{
 };
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{split_last, split_named};
+use monarch_guest::agent_socket;
 use monarch_guest::ctx;
 use monarch_guest::sys::{self, call};
 use monarch_guest::user;

@@ -11,7 +11,7 @@ use monarch_abi::names::Attributes;
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
-use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::ctx::{self, Ctx, ids};
 
 /// Mode of every copy.
 pub const COPY_MODE: u32 = libc::S_IFREG | 0o400;
@@ -164,7 +164,8 @@ pub fn fill_stat_on_demand(ctx: &Ctx, root: usize, of: &Attributes, out: &mut li
 }
 
 #[inline(always)]
-fn fill_stat_of(ctx: &Ctx, root: usize, (uid, gid): (u32, u32), r: &Record, out: &mut libc::stat64) -> Option<()> {
+fn fill_stat_of(ctx: &Ctx, root: usize, owner: (u32, u32), r: &Record, out: &mut libc::stat64) -> Option<()> {
+    let (uid, gid) = if ids::differ() { ids::owner_here(owner)? } else { owner };
     let root = ctx.map.ctl.roots.get(root)?;
     out.st_dev = root.dev.load(Ordering::Relaxed);
     out.st_blksize = root.blksize.load(Ordering::Relaxed) as _;
@@ -218,11 +219,12 @@ pub fn fill_statx_on_demand(ctx: &Ctx, root: usize, of: &Attributes, mask: u32, 
 fn fill_statx_of(
     ctx: &Ctx,
     root: usize,
-    (uid, gid): (u32, u32),
+    owner: (u32, u32),
     r: &Record,
     btime: Option<i64>,
     out: &mut libc::statx,
 ) -> Option<()> {
+    let (uid, gid) = if ids::differ() { ids::owner_here(owner)? } else { owner };
     let root = ctx.map.ctl.roots.get(root)?;
     let dev = root.dev.load(Ordering::Relaxed);
     let time = |ns: i64| {

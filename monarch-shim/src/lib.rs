@@ -47,7 +47,6 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is that of the C function of the same name")]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
-pub mod agent_socket;
 pub mod boot;
 pub mod changes;
 pub mod chunks;

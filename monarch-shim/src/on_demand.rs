@@ -5,7 +5,6 @@
 //! a link, or has `.`, `..` or doubled slashes, is the kernel's. What a process asks for, the agent
 //! gives as the index would have it, or not at all.
 
-use crate::agent_socket;
 use crate::fetched_dir::Fetched;
 use crate::paths::absolute;
 use core::ffi::c_int;
@@ -21,6 +20,7 @@ use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
 use monarch_guest::absolute::Absolute;
+use monarch_guest::agent_socket;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::sys::{self, Fd};
 
@@ -122,7 +122,8 @@ pub fn attributes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<
     let deadline = sys::coarse_ms() + ANSWER_TIMEOUT_MS;
     let socket = ask(ctx, &place, Subject::Entry, deadline)?;
     let mut bytes = [0; names::ATTRIBUTES_LEN];
-    let is_there = receive_kind(&socket, deadline) == Some(names::ENTRY) && receive_all(&socket, deadline, &mut bytes);
+    let is_there = receive_kind(&socket, deadline) == Some(names::ENTRY)
+        && agent_socket::receive_all(&socket, deadline, &mut bytes);
     let attributes = Attributes::of(bytes);
     // (What the job has changed meanwhile is the kernel's.)
     let fits = is_there && !(follow && attributes.record.is_link()) && place.may_ask_entry(ctx);
@@ -138,12 +139,14 @@ pub fn listing(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Fetched> {
     let deadline = sys::coarse_ms() + ANSWER_TIMEOUT_MS;
     let socket = ask(ctx, &place, Subject::Listing, deadline)?;
     let mut head = [0; LISTING_HEAD_LEN];
-    if receive_kind(&socket, deadline) != Some(names::LISTING) || !receive_all(&socket, deadline, &mut head) {
+    if receive_kind(&socket, deadline) != Some(names::LISTING)
+        || !agent_socket::receive_all(&socket, deadline, &mut head)
+    {
         return None;
     }
     let (ino, parent_ino, len) = names::listing_head(&head)?;
     let mut listing = Fetched::new(place.segment, place.root, place.rel(), [ino, parent_ino], len)?;
-    let is_whole = receive_all(&socket, sys::coarse_ms() + LISTING_TIMEOUT_MS, listing.names_mut());
+    let is_whole = agent_socket::receive_all(&socket, sys::coarse_ms() + LISTING_TIMEOUT_MS, listing.names_mut());
     (is_whole && place.may_ask_listing(ctx)).then_some(listing)
 }
 
@@ -173,23 +176,12 @@ fn pause() {
 /// The first byte of an answer.
 fn receive_kind(socket: &Fd, deadline: u64) -> Option<u8> {
     let mut kind = [0];
-    if !receive_all(socket, deadline, &mut kind) {
+    if !agent_socket::receive_all(socket, deadline, &mut kind) {
         // It answers whatever it knows: this one hangs, or has ended.
         pause();
         return None;
     }
     kind.first().copied()
-}
-
-fn receive_all(socket: &Fd, deadline: u64, mut room: &mut [u8]) -> bool {
-    while !room.is_empty() {
-        let got = agent_socket::receive(socket, deadline, room);
-        let Some(rest) = usize::try_from(got).ok().filter(|&n| n > 0).and_then(|n| room.get_mut(n..)) else {
-            return false;
-        };
-        room = rest;
-    }
-    true
 }
 
 /// Calls `note` with the marks of the root below which a real path lies, if there are any, and with

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_parent};
 use monarch_guest::absolute::Absolute;
-use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::ctx::{self, Ctx, ids};
 use monarch_guest::cwd;
 use monarch_guest::sys;
 
@@ -104,7 +104,7 @@ fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Op
 fn is_way_in(ctx: &Ctx, fd: c_int, path: &[u8]) -> bool {
     let Some(st) = sys::fstat(fd) else { return false };
     let open = ctx.map.ctl.uid == 0 || path.first() != Some(&b'.') || {
-        if st.st_uid == ctx.map.ctl.uid { st.st_mode & 0o100 != 0 } else { st.st_mode & 0o011 == 0o011 }
+        if st.st_uid == ids::agents_user(ctx.map.ctl) { st.st_mode & 0o100 != 0 } else { st.st_mode & 0o011 == 0o011 }
     };
     open && st.st_mode & libc::S_IFMT == libc::S_IFDIR && ctx.is_root_device(st.st_dev)
 }

@@ -257,6 +257,8 @@ pub struct ControlParams {
     pub slash: (u64, u64),
     /// Inode of the user namespace, 0 when unknown.
     pub user_ns: u64,
+    /// Inode of the PID namespace, 0 when unknown.
+    pub pid_ns: u64,
 }
 
 /// Creates a control block in a directory and maps it.
@@ -273,6 +275,7 @@ pub fn create_control(dir: &Arc<HeldDir>, params: ControlParams) -> io::Result<C
         put(offset_of!(Control, groups), &our_groups().to_le_bytes())?;
         put(offset_of!(Control, caps), &our_capabilities().to_le_bytes())?;
         put(offset_of!(Control, user_ns), &params.user_ns.to_le_bytes())?;
+        put(offset_of!(Control, pid_ns), &params.pid_ns.to_le_bytes())?;
         put(offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
         put(offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
         put(offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
@@ -528,7 +531,8 @@ mod tests {
     fn a_string_that_does_not_fit_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
         let dir = Arc::new(HeldDir::at(dir.path()).expect("directory"));
-        let ctl = create_control(&dir, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
+        let ctl = create_control(&dir, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 })
+            .expect("control block");
         let (big, to) = (vec![b'x'; monarch_abi::control::STRINGS], Str::default());
         put_str(&dir, &ctl, &to, b"first").expect("room");
         put_str(&dir, &ctl, &to, &big).expect_err("no room");
@@ -542,7 +546,7 @@ mod tests {
     #[test]
     fn a_subtree_that_is_bypassed_again_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let params = ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
+        let params = ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 };
         let ctl =
             create_control(&Arc::new(HeldDir::at(dir.path()).expect("directory")), params).expect("control block");
         for _ in 0..1000 {

@@ -49,7 +49,8 @@ impl<C: Copies> Served<C> {
         let segment =
             shm::create_segment(&held, &built.index, &built.buckets, [2; 16], chunking, shm::Checks::default());
         let segment = segment.unwrap().0;
-        let control = shm::create_control(&held, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 });
+        let control =
+            shm::create_control(&held, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 });
         Self { control: control.unwrap(), segment, copies: copies(&segment) }
     }
 }

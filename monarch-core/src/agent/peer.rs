@@ -92,7 +92,7 @@ pub(super) fn look(socket: &impl AsFd) -> Option<Stranger> {
 }
 
 /// A handle of the process that connected; `None` before Linux 6.5.
-fn handle_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+pub(super) fn handle_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let (mut fd, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: the buffer is ours and as long as said; what comes is a new descriptor that nothing
     // else owns.
@@ -103,7 +103,8 @@ fn handle_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     }
 }
 
-fn has_ended(process: BorrowedFd<'_>) -> bool {
+/// Whether a process has ended, by its handle.
+pub(super) fn has_ended(process: BorrowedFd<'_>) -> bool {
     let mut list = [rustix::event::PollFd::from_borrowed_fd(process, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(rustix::event::poll(&mut list, Some(&now)), Ok(0))

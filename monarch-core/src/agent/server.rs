@@ -25,7 +25,7 @@ use super::roots::{Attachment, Roots};
 use super::socket::{LINE_MAX, Line, Lines, bind, send};
 use super::start::{self, StartError};
 use super::stop::Stop;
-use super::{foreign_changes, maintenance, runtime_dir};
+use super::{credentials, foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
 use crate::config::{Config, Distributed, MemoryWatch, Persist};
 use crate::held_dir::HeldDir;
@@ -130,7 +130,8 @@ impl Agent {
     /// When the socket cannot be made.
     pub async fn serve(self: Arc<Self>) -> io::Result<End> {
         let _ = self.dir.unlink(runtime_dir::SOCKET);
-        let listener = bind(&self.dir)?;
+        let listener = bind(&self.dir, runtime_dir::SOCKET)?;
+        let credentials = credentials::listen(&self.dir);
         self.clone().start_upkeep()?;
         let metrics = self.metrics.start();
         if let Err(e) = foreign_changes::start(&self.dir, &self.roots, self.stop.flag()) {
@@ -151,6 +152,10 @@ impl Agent {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => drop(tokio::spawn(self.clone().connection(stream))),
                     // Too many open files, perhaps.
+                    Err(_) => tokio::time::sleep(LAST_REPLY_TIME).await,
+                },
+                asked = credentials::accept(credentials.as_ref()) => match asked {
+                    Ok(stream) => credentials::answer(&stream),
                     Err(_) => tokio::time::sleep(LAST_REPLY_TIME).await,
                 },
                 () = tokio::time::sleep(pause) => {},

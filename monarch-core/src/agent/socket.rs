@@ -2,7 +2,6 @@
 //! it.
 
 use super::protocol::Reply;
-use super::runtime_dir;
 use crate::held_dir::HeldDir;
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -92,11 +91,11 @@ impl Lines {
     }
 }
 
-/// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
-pub(super) fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
+/// Binds a socket in the directory that is held; by its path only where there is no `/proc`.
+pub(super) fn bind(dir: &HeldDir, name: &str) -> io::Result<UnixListener> {
     let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
     let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
-    UnixListener::bind(dir.join(runtime_dir::SOCKET))
+    UnixListener::bind(dir.join(name))
 }
 
 /// Sends a reply as one line.

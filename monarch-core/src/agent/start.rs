@@ -358,7 +358,8 @@ fn log_to(dir: &HeldDir) {
 fn control_params() -> ControlParams {
     let ino = |p: &str| std::fs::metadata(p).map_or(0, |m| m.ino());
     let slash = std::fs::metadata("/").map_or((0, 0), |m| (m.dev(), m.ino()));
-    ControlParams { mnt_ns: ino("/proc/self/ns/mnt"), slash, user_ns: ino("/proc/self/ns/user") }
+    let [mnt_ns, user_ns, pid_ns] = ["mnt", "user", "pid"].map(|kind| ino(&format!("/proc/self/ns/{kind}")));
+    ControlParams { mnt_ns, slash, user_ns, pid_ns }
 }
 
 /// Clocks and bounds that the shim needs.

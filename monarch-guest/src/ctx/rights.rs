@@ -6,18 +6,16 @@
 //! the groups, the capabilities that override modes, and the user namespace.
 
 use super::gate::{self, BOOTED, MAPPED, ON, OTHER_RIGHTS};
+use super::ids;
 use crate::process::process;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{Control, ControlMap, READS_ALL};
-use monarch_abi::hash::hash_groups;
+use monarch_abi::credentials::OVERFLOW_ID;
 use monarch_abi::scratch::Scratch;
 
 /// Not zero: some thread may differ from the others for good.
 static THREADS_DIFFER: AtomicU32 = AtomicU32::new(0);
-
-/// Users and groups that a namespace has no number for.
-const OVERFLOW_ID: u32 = 65534;
 
 /// After setuid, setgid, capset and the like: compares again.
 pub fn rights_changed() {
@@ -96,22 +94,39 @@ pub fn never_again() {
 }
 
 fn may_read_alike(agent: &Control) -> bool {
-    is_same_user(agent) && has_same_groups(agent) && overrides_as_much(agent) && is_same_namespace(agent)
+    let here = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0).map(|st| st.st_ino);
+    match here {
+        // Without /proc nothing shows whether the namespace is the agent's; the agent itself has
+        // found none on a kernel without such namespaces.
+        None => agent.user_ns == 0 && is_agents_user(agent),
+        Some(here) if here == agent.user_ns => {
+            ids::are_the_agents();
+            is_agents_user(agent)
+        }
+        Some(here) => is_agents_user_elsewhere(agent, here),
+    }
 }
 
-fn is_same_user(agent: &Control) -> bool {
-    agent.uid == sys::euid() && agent.uid == sys::uid() && agent.uid == sys::fsuid()
+fn is_agents_user(agent: &Control) -> bool {
+    agent.uid == sys::euid() && is_one_user() && has_same_groups(agent) && overrides_as_much(agent)
+}
+
+/// Whether the users of this thread are one.
+fn is_one_user() -> bool {
+    let user = sys::euid();
+    user == sys::uid() && user == sys::fsuid()
+}
+
+/// Whether its groups, without the supplementary ones, are one.
+fn is_one_group() -> bool {
+    let group = sys::egid();
+    group == sys::gid() && group == sys::fsgid()
 }
 
 /// Groups may let a process read what other processes of its user may not. They do not matter to a
 /// process that reads everything anyway.
 fn has_same_groups(agent: &Control) -> bool {
-    if agent.caps & READS_ALL != 0 {
-        return true;
-    }
-    let mut room = Scratch::take();
-    let groups = sys::groups(&mut room).map(|others| hash_groups(sys::egid(), others));
-    sys::gid() == sys::egid() && sys::fsgid() == sys::egid() && groups == Some(agent.groups)
+    agent.caps & READS_ALL != 0 || is_one_group() && ids::shown_groups() == Some(agent.groups)
 }
 
 /// Whether this thread reads what modes forbid if the agent does. Each of the two capabilities is
@@ -120,19 +135,12 @@ fn overrides_as_much(agent: &Control) -> bool {
     agent.caps & READS_ALL == 0 || sys::capabilities() & READS_ALL != 0
 }
 
-/// Whether users and groups mean here what they mean for the agent: in its own user namespace, or
-/// in another one in which this process is still the agent's user. Capabilities count for nothing
-/// there.
-fn is_same_namespace(agent: &Control) -> bool {
-    let Some(here) = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0) else {
-        // Without /proc nothing shows that it is the agent's; the agent itself has found none on a
-        // kernel without such namespaces.
-        return agent.user_ns == 0;
-    };
-    if here.st_ino == agent.user_ns {
-        return true;
-    }
-    agent.caps & READS_ALL == 0 && owns_the_control_block()
+/// Whether this process, in a user namespace that is not the agent's, is still the agent's user
+/// with its groups. Capabilities count for nothing there. What the numbers mean the agent is asked,
+/// which the kernel tells; without it the kernel shows less.
+fn is_agents_user_elsewhere(agent: &Control, namespace: u64) -> bool {
+    let is_told = ids::learn(agent, namespace);
+    agent.caps & READS_ALL == 0 && is_one_user() && is_one_group() && is_told.unwrap_or_else(owns_the_control_block)
 }
 
 /// Whether this process is the agent's user in another namespace, and has the agent's group and no

@@ -1,8 +1,9 @@
-//! When this process began, for the records of the journal: a process is known by that and its
-//! number.
+//! The number of this process and when it began, by which the agent knows it in the records of the
+//! journal. In another PID namespace that is not its own number.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_guest::ctx::{Ctx, ids};
 use monarch_guest::sys::{self, Fd};
 
 const STAT: &CStr = c"/proc/self/stat";
@@ -17,9 +18,36 @@ const TICKS_MASK: u64 = (1 << TICKS_BITS) - 1;
 /// A process and its begin, in one word: a child of `vfork` shares it with its parent.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
-/// The ticks of the kernel's clock since the node was started at which the process of that number,
-/// which is this one, began; 0 where there is no `/proc`.
-pub fn ticks(pid: u32) -> u64 {
+/// The process and the number that the agent knows it by, in one word likewise.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// What the agent knows this process by.
+#[derive(Clone, Copy)]
+pub struct Began {
+    /// Its number in the agent's PID namespace.
+    pub pid: u32,
+    /// The ticks of the kernel's clock since the node was started at which it began; 0 where there
+    /// is no `/proc`.
+    pub ticks: u64,
+}
+
+/// What the agent knows this process by.
+pub fn this_process(ctx: &Ctx) -> Began {
+    let own = sys::pid();
+    let known = NUMBER.load(Ordering::Relaxed);
+    let pid = if known >> 32 == u64::from(own) { Some(known as u32) } else { ask_for_number(ctx, own) };
+    Began { pid: pid.unwrap_or(own), ticks: ticks(own) }
+}
+
+#[cold]
+#[inline(never)]
+fn ask_for_number(ctx: &Ctx, own: u32) -> Option<u32> {
+    let pid = ids::pid_of_agent(ctx.map.ctl, own)?;
+    NUMBER.store(u64::from(own) << 32 | u64::from(pid), Ordering::Relaxed);
+    Some(pid)
+}
+
+fn ticks(pid: u32) -> u64 {
     let known = KNOWN.load(Ordering::Relaxed);
     if known >> TICKS_BITS == u64::from(pid) & (u64::MAX >> TICKS_BITS) {
         return known & TICKS_MASK;

@@ -17,9 +17,10 @@
 //! [`NameWatch`]: super::name_watch::NameWatch
 
 use super::barrier;
-use super::began;
+use super::began::{self, Began};
 use super::journal::Journal;
 use super::place::Place;
+use super::roots::Root;
 use super::tree::{self, Entry};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use monarch_abi::outputs::making::Making;
@@ -65,9 +66,9 @@ pub fn make_calls_for_others() {
     IS_HELPER.store(true, Ordering::Relaxed);
 }
 
-fn caller() -> Caller {
-    let pid = sys::pid();
-    Caller { pid, began_ticks: began::ticks(pid), is_helper: IS_HELPER.load(Ordering::Relaxed) }
+fn caller(root: &Root) -> Caller {
+    let Began { pid, ticks } = began::this_process(&root.ctx);
+    Caller { pid, began_ticks: ticks, is_helper: IS_HELPER.load(Ordering::Relaxed) }
 }
 
 /// Looks a number of times, a millisecond apart, until `is_so`. Whether that was.
@@ -89,7 +90,7 @@ pub fn making(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.parent());
     let calls = root.map.plain_calls;
     let mut under_way = None;
-    let caller = caller();
+    let caller = caller(root);
     let _ = wait_until(|| {
         // (A removal waits for this one, too.)
         drop(under_way.take());
@@ -129,7 +130,7 @@ fn wait_for_lock(place: &Place) {
 /// make a name there, and waits for those that are under way.
 pub fn removing(place: &Place) -> Option<UnderWay> {
     let (root, dir) = (&place.root, place.rel());
-    let (calls, caller) = (root.map.plain_calls, caller());
+    let (calls, caller) = (root.map.plain_calls, caller(root));
     let own = UnderWay::of(calls.begin_removal(caller, dir)?, place);
     let is_created_in = || root.state().making.iter().filter_map(Making::left).any(|left| left.dir() == dir);
     wait_until(|| !calls.is_any_in(caller, dir) && !is_created_in());
@@ -139,11 +140,11 @@ pub fn removing(place: &Place) -> Option<UnderWay> {
 /// Says that this process is about to enter the name of a place. Whether a plain call about it is
 /// under way.
 pub fn is_under_way(place: &Place, _lock: &Journal<'_>) -> bool {
-    !place.root.map.plain_calls.enter(caller(), place.parent(), place.name())
+    !place.root.map.plain_calls.enter(caller(&place.root), place.parent(), place.name())
 }
 
 /// Waits for plain calls about the name of a place. Whether there is none any more.
 pub fn wait_for_plain_call(place: &Place) -> bool {
-    let caller = caller();
+    let caller = caller(&place.root);
     wait_until(|| !place.root.map.plain_calls.is_under_way(caller, place.parent(), place.name()))
 }

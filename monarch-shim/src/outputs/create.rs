@@ -18,12 +18,14 @@ use super::tree::{self, Counting, Entry, drop_data};
 use super::whereabouts::{Whereabouts, whereabouts};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use monarch_abi::credentials::OVERFLOW_ID;
 use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::{self, Staged};
 use monarch_abi::outputs::record::{Op, flag};
 use monarch_abi::outputs::state::closed;
 use monarch_abi::outputs::{FIRST_RESERVATION, STAGED_MODE, is_hidden, through};
 use monarch_guest::absolute::Absolute;
+use monarch_guest::ctx::ids;
 use monarch_guest::sys::{self, Fd, coarse_ms};
 
 /// How long the agent has to look for room, in milliseconds.
@@ -106,7 +108,7 @@ enum Found {
     File(Target),
     /// Something else.
     Another,
-    /// The PFS does not say.
+    /// What cannot be told.
     Unknown,
 }
 
@@ -207,6 +209,10 @@ fn target(place: &Place, how: Create, entry: &Entry, is_known: bool) -> Result<F
         Err(e @ (libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::ENOTDIR)) => return Err(e),
         Err(_) => return Ok(Found::Unknown),
     };
+    if ids::may_be_unnamed(st.st_uid, st.st_gid) {
+        // No call here can give a part file that owner.
+        return Ok(Found::Unknown);
+    }
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
@@ -334,10 +340,10 @@ fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<
     Ok(Created::Fd(fd))
 }
 
-/// Gives a staged file the owner of its part file.
+/// Gives a staged file the owner of its part file, if that has a number here.
 fn set_owner(fd: &Fd, part: &libc::stat64) -> Result<(), Errno> {
     let st = sys::fstat_local(fd.0).ok_or(libc::EIO)?;
-    if (st.st_uid, st.st_gid) == (part.st_uid, part.st_gid) {
+    if (st.st_uid, st.st_gid) == (part.st_uid, part.st_gid) || ids::may_be_unnamed(part.st_uid, part.st_gid) {
         return Ok(());
     }
     kernel::set_owner(fd.0, part.st_uid, part.st_gid)
@@ -428,6 +434,12 @@ pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, 
         Err(libc::ENOENT) => return Ok(Created::Again),
         st => st?,
     };
+    let (part, now) = ((old.uid, old.gid), (st.st_uid, st.st_gid));
+    let was_unnamed = part != now && [part.0, part.1].contains(&OVERFLOW_ID);
+    if was_unnamed || ids::may_be_unnamed(now.0, now.1) {
+        // No call here can give a part file that owner.
+        return Ok(Created::Unstaged);
+    }
     // (The job may have given it another owner.)
     let mode = st.st_mode & 0o7777 & !STAGED_MODE;
     let target = Target { mode, owner: Owner::of(&st), found: found::UNKNOWN };

@@ -177,15 +177,15 @@ impl<'r> Journal<'r> {
         };
         let seq = state.seq.load(Ordering::Acquire).wrapping_add(1);
         let node_news = state.node_news.load(Ordering::Acquire);
-        let pid = sys::pid();
+        let began = began::this_process(&self.root.ctx);
         let header = Header {
             seq,
             node_news,
             id: about.id,
             flags: about.flags,
             time_ns: kernel::now_ns(),
-            pid,
-            began_ticks: began::ticks(pid),
+            pid: began.pid,
+            began_ticks: began.ticks,
             boot: state.boot.load(Ordering::Relaxed),
             found: about.found,
             ..Header::default()

@@ -1,6 +1,6 @@
 //! Part files: hidden files on the PFS that stand for files which are being staged.
 
-use super::began;
+use super::began::{self, Began};
 use super::kernel::{self, Errno};
 use super::place::Place;
 use crate::descriptor_path::real_path;
@@ -63,9 +63,8 @@ pub struct UnderWay(Option<&'static Making>);
 impl UnderWay {
     /// Takes a slot, if one is free.
     pub fn begin(place: &Place) -> Self {
-        let pid = sys::pid();
-        let began = began::ticks(pid);
-        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, began, place.parent())))
+        let Began { pid, ticks } = began::this_process(&place.root.ctx);
+        Self(place.root.state().making.iter().find(|slot| slot.claim(pid, ticks, place.parent())))
     }
 
     fn part_of(&self, id: u64) {

@@ -9,13 +9,13 @@ use super::lookup::to_target;
 use super::place::Place;
 use super::roots::Root;
 use super::spare;
-use crate::agent_socket;
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::demand::{agent_up, is_silent};
 use monarch_abi::hash::path_hash;
 use monarch_abi::outputs::question::{self, NOT_THERE, PUBLISHED, SOCKET, Subject, UNKNOWN};
 use monarch_abi::word::State;
 use monarch_guest::absolute::Absolute;
+use monarch_guest::agent_socket;
 use monarch_guest::sys::{Fd, coarse_ms};
 
 /// How often a name is looked for again: links may lead from one to the next.

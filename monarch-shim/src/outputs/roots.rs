@@ -292,7 +292,7 @@ fn map(ctx: &Ctx, output: &Output) -> Option<StateMap<'static>> {
     let mut path = Absolute::join(ctx.map.str(&output.staging), STATE.as_bytes())?;
     let fd = spare::open_own(path.c_str()?, libc::O_RDWR | libc::O_NOFOLLOW).ok()?;
     let st = sys::fstat(fd.0)?;
-    if st.st_size != state::LEN as i64 || st.st_uid != ctx.map.ctl.uid {
+    if st.st_size != state::LEN as i64 || st.st_uid != ctx::ids::agents_user(ctx.map.ctl) {
         return None;
     }
     let base = sys::map(state::LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.0)?;

@@ -77,7 +77,7 @@ impl Shared {
         )
         .expect("segment")
         .0;
-        let params = shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
+        let params = shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 };
         let ctl = shm::create_control(&held, params).expect("control block");
         let c = ctl.ctl;
         c.incarnation.store(1, Ordering::Relaxed);

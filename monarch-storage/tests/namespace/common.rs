@@ -76,8 +76,8 @@ pub(crate) struct Spelled {
 /// A control block with roots and spellings.
 pub(crate) fn control(dir: &Path, roots: &[PathBuf], spellings: &[Spelled]) -> ControlMap<'static> {
     let dir = held(dir);
-    let map =
-        shm::create_control(&dir, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
+    let map = shm::create_control(&dir, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 })
+        .expect("control block");
     for (slot, path) in map.ctl.roots.iter().zip(roots) {
         shm::put_str(&dir, &map, &slot.path, bytes(path)).expect("string");
     }

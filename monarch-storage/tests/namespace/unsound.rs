@@ -121,7 +121,7 @@ fn a_file_of_too_many_chunks_takes_no_memory_and_leaves_the_others_their_chunks(
 #[test]
 fn a_pulse_that_no_clock_shows_is_not_taken_for_silence() {
     let dir = tempfile::tempdir().expect("temp dir");
-    let params = shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
+    let params = shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0, pid_ns: 0 };
     let map: ControlMap<'_> = shm::create_control(&held(dir.path()), params).expect("control block");
     for (pulse, silent) in [(0, false), (1, true), (u64::MAX / 1000 + 1, false), (u64::MAX, false)] {
         map.ctl.pulse_ms.store(pulse, Ordering::Relaxed);

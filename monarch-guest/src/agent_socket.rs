@@ -1,7 +1,7 @@
 //! Talking to the agent over a stream socket, by bare system calls with a deadline.
 
+use crate::sys::{self, Fd, call};
 use core::ffi::{c_char, c_int};
-use monarch_guest::sys::{self, Fd, call};
 
 /// Bytes of the longest path of a socket.
 pub const PATH_MAX: usize = 107;
@@ -38,6 +38,18 @@ pub fn receive(socket: &Fd, deadline: u64, room: &mut [u8]) -> isize {
     let what = [socket.0 as usize, room.as_mut_ptr() as usize, room.len(), 0, 0, 0];
     // SAFETY: the buffer is as long as said.
     within(socket, deadline, || unsafe { call(libc::SYS_read, what) })
+}
+
+/// Reads until the room is full; whether it is.
+pub fn receive_all(socket: &Fd, deadline: u64, mut room: &mut [u8]) -> bool {
+    while !room.is_empty() {
+        let got = receive(socket, deadline, room);
+        let Some(rest) = usize::try_from(got).ok().filter(|&n| n > 0).and_then(|n| room.get_mut(n..)) else {
+            return false;
+        };
+        room = rest;
+    }
+    true
 }
 
 /// A call on a socket that blocks until the deadline at most. A signal that interrupts it does not
