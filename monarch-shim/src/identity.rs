@@ -164,8 +164,7 @@ pub fn fill_stat_on_demand(ctx: &Ctx, root: usize, of: &Attributes, out: &mut li
 }
 
 #[inline(always)]
-fn fill_stat_of(ctx: &Ctx, root: usize, owner: (u32, u32), r: &Record, out: &mut libc::stat64) -> Option<()> {
-    let (uid, gid) = if ids::differ() { ids::owner_here(owner)? } else { owner };
+fn fill_stat_of(ctx: &Ctx, root: usize, (uid, gid): (u32, u32), r: &Record, out: &mut libc::stat64) -> Option<()> {
     let root = ctx.map.ctl.roots.get(root)?;
     out.st_dev = root.dev.load(Ordering::Relaxed);
     out.st_blksize = root.blksize.load(Ordering::Relaxed) as _;
@@ -180,7 +179,7 @@ fn fill_stat_of(ctx: &Ctx, root: usize, owner: (u32, u32), r: &Record, out: &mut
     (out.st_atime, out.st_atime_nsec) = split(r.atime_ns);
     (out.st_mtime, out.st_mtime_nsec) = split(r.mtime_ns);
     (out.st_ctime, out.st_ctime_nsec) = split(r.ctime_ns);
-    Some(())
+    if ids::differ() { renumber(&mut out.st_uid, &mut out.st_gid) } else { Some(()) }
 }
 
 /// What can be asked of statx and is held.
@@ -219,12 +218,11 @@ pub fn fill_statx_on_demand(ctx: &Ctx, root: usize, of: &Attributes, mask: u32, 
 fn fill_statx_of(
     ctx: &Ctx,
     root: usize,
-    owner: (u32, u32),
+    (uid, gid): (u32, u32),
     r: &Record,
     btime: Option<i64>,
     out: &mut libc::statx,
 ) -> Option<()> {
-    let (uid, gid) = if ids::differ() { ids::owner_here(owner)? } else { owner };
     let root = ctx.map.ctl.roots.get(root)?;
     let dev = root.dev.load(Ordering::Relaxed);
     let time = |ns: i64| {
@@ -254,6 +252,14 @@ fn fill_statx_of(
     }
     out.stx_dev_major = monarch_guest::sys::major(dev);
     out.stx_dev_minor = monarch_guest::sys::minor(dev);
+    if ids::differ() { renumber(&mut out.stx_uid, &mut out.stx_gid) } else { Some(()) }
+}
+
+/// Gives user and group of the agent's namespace the numbers that they have in this one.
+#[cold]
+#[inline(never)]
+fn renumber(user: &mut u32, group: &mut u32) -> Option<()> {
+    (*user, *group) = ids::owner_here((*user, *group))?;
     Some(())
 }
 

@@ -148,10 +148,15 @@ fn in_a_user_namespace_a_process_without_the_agents_groups_gets_what_the_kernel_
     let (all, none) = (groups(&format!("--groups={USER},{PROJECT}")), groups("--clear-groups"));
     // As many as the agent has, which look alike there.
     let others = groups(&format!("--groups={USER},{}", PROJECT + 1));
+    let sockets = fs::read_dir(w.path("own/run").join(format!("monarch-{USER}"))).unwrap().flatten();
+    let sockets: Vec<PathBuf> = sockets.map(|dir| dir.path().join("credentials")).filter(|at| at.exists()).collect();
+    assert_eq!(sockets.len(), 1, "{sockets:?}");
+    fs::remove_file(&sockets[0]).unwrap();
+    let unknown = groups("--clear-groups");
     drop(job.stdin.take());
     assert!(job.wait().unwrap().success());
     assert!(all.0 && all.1.contains("/copies/"), "{all:?}");
-    for denied in [none, others] {
+    for denied in [none, others, unknown] {
         assert!(!denied.0 && denied.1.contains("Permission denied"), "{denied:?}");
     }
 }
@@ -175,6 +180,7 @@ unshare $1 sh -ec '
         echo new > new; echo over > a; echo over > f; echo more >> b; echo more >> g
         chmod 600 c h; rm d i; mv e e2; mv j j2; ln -s new l; mkdir sub; echo deep > sub/x
         : > empty; : > empty; echo twice > empty
+        perl -e \"open F, q(>), q(owned); print F 1; print chown(\\$<, -1, *F), chown(\\$<, -1, q(h)), qq(.)\"
         for name in *; do stat -c \"%n %u %a %s\" $name; done
         cat new a f b g l sub/x empty
         cd ..

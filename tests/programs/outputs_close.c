@@ -305,6 +305,18 @@ static void made_by_an_unseen_call(void)
     fd = open("f", O_RDWR);
     must(fd >= 0 && pwrite(fd, "seen", 4, 100) == 4, "open");
 }
+static void replaced_and_closed_by_an_unseen_call(void)
+{
+    int fd = made("f", CREATE);
+    put(fd, "published");
+    close(fd);
+    for (int i = 0; i < 3; i++) wait_a_little();
+    fd = made("f", CREATE);
+    put(fd, "new");
+    unseen(SYS_close, fd, 0, 0, 0, 0);
+    /* The process goes on: it was not killed while it wrote. */
+    for (int i = 0; i < 10; i++) wait_a_little();
+}
 
 static const struct { const char *name; void (*run)(void); } CASES[] = {
 #define CASE(name) {#name, name}
@@ -313,6 +325,7 @@ static const struct { const char *name; void (*run)(void); } CASES[] = {
     CASE(spawned), CASE(sent_to_another_process), CASE(on_its_way_in_a_socket), CASE(ends_without_close), CASE(ends_with_buffers),
     CASE(killed), CASE(daemon_goes_on), CASE(thread_goes_on), CASE(closed_by_other_calls), CASE(every_call_that_creates),
     CASE(moved_in_the_kernel), CASE(by_its_name_in_proc), CASE(renamed_by_an_unseen_call), CASE(made_by_an_unseen_call),
+    CASE(replaced_and_closed_by_an_unseen_call),
 };
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }

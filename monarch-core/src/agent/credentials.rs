@@ -45,11 +45,10 @@ pub(super) fn answer(to: &UnixStream) {
 
 /// The credentials of the process that has connected.
 fn of(socket: BorrowedFd<'_>) -> Credentials {
-    let Ok(process) = rustix::net::sockopt::socket_peercred(socket) else { return Credentials::default() };
-    // (The kernel gives 0 for a process that has no number here.)
-    let pid = u32::try_from(process.pid.as_raw_nonzero().get()).unwrap_or(0);
-    let is_same = process.uid == rustix::process::geteuid()
-        && process.gid == rustix::process::getegid()
+    let Some(process) = peer::credentials(socket) else { return Credentials::default() };
+    let pid = u32::try_from(process.pid).unwrap_or(0);
+    let is_same = process.uid == rustix::process::geteuid().as_raw()
+        && process.gid == rustix::process::getegid().as_raw()
         && groups_of(socket)
             .zip(own_groups())
             .is_some_and(|(theirs, ours)| all_of(process.gid, theirs) == all_of(process.gid, ours));
@@ -66,8 +65,8 @@ fn of(socket: BorrowedFd<'_>) -> Credentials {
 }
 
 /// All groups by which files are open to a process: one of its supplementary groups may be its own.
-fn all_of(own: Gid, supplementary: Vec<u32>) -> BTreeSet<u32> {
-    supplementary.into_iter().chain([own.as_raw()]).collect()
+fn all_of(own: u32, supplementary: Vec<u32>) -> BTreeSet<u32> {
+    supplementary.into_iter().chain([own]).collect()
 }
 
 fn own_groups() -> Option<Vec<u32>> {
@@ -97,7 +96,8 @@ fn groups_of(socket: BorrowedFd<'_>) -> Option<Vec<u32>> {
     }
 }
 
-/// The ranges of a `uid_map` or `gid_map` that have numbers here; `None` if they are too many.
+/// The ranges of a `uid_map` or `gid_map` that have numbers here; `None` if they are too many, or
+/// the map is not written yet.
 fn ranges(text: &str) -> Option<[IdRange; MAX_RANGES]> {
     let mut ranges = [IdRange::default(); MAX_RANGES];
     let mut to = ranges.iter_mut();
@@ -109,7 +109,7 @@ fn ranges(text: &str) -> Option<[IdRange; MAX_RANGES]> {
             *to.next()? = range;
         }
     }
-    Some(ranges)
+    Some(ranges).filter(|_| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(read[0], IdRange { inside: 0, outside: 1500, len: 1 });
         assert_eq!(read[1], IdRange { inside: 1, outside: 100_000, len: 65_536 });
         assert_eq!(read[2], IdRange::default());
-        assert_eq!(ranges(""), Some([IdRange::default(); MAX_RANGES]));
+        assert_eq!(ranges(""), None, "not written yet");
         assert_eq!(ranges("0 1\n"), None);
         assert_eq!(ranges(&"7 7 1\n".repeat(MAX_RANGES + 1)), None);
     }

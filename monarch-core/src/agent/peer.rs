@@ -83,12 +83,25 @@ pub(super) fn look(socket: &impl AsFd) -> Option<Stranger> {
     // Without /proc the agent knows no view, not even its own.
     let ours = View::of("self").ok()?;
     let handle = handle_of(socket);
-    let pid = rustix::net::sockopt::socket_peercred(socket).map(|c| c.pid.as_raw_nonzero().get());
-    let Some(theirs) = pid.ok().and_then(|pid| View::of(&pid.to_string()).ok()) else { return Some(Stranger::Unknown) };
+    let pid = credentials(socket).map(|process| process.pid).filter(|&pid| pid != 0);
+    let Some(theirs) = pid.and_then(|pid| View::of(&pid.to_string()).ok()) else { return Some(Stranger::Unknown) };
     if handle.is_some_and(|h| has_ended(h.as_fd())) {
         return Some(Stranger::Unknown);
     }
     ours.differs(&theirs).map(Stranger::Sees)
+}
+
+/// Number, user and group of the process that connected, as it was then. The number is 0 for one
+/// that has none in the agent's PID namespace.
+pub(super) fn credentials(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
+    let mut process = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is ours and as long as said.
+    let got = unsafe {
+        let to = (&raw mut process).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len)
+    };
+    (got == 0).then_some(process)
 }
 
 /// A handle of the process that connected; `None` before Linux 6.5.

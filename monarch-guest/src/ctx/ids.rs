@@ -9,7 +9,7 @@ use super::files;
 use crate::agent_socket::{self, PATH_MAX};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use monarch_abi::control::Control;
+use monarch_abi::control::{Control, READS_ALL};
 use monarch_abi::credentials::{
     CREDENTIALS_LEN, Credentials, IdRange, MAX_RANGES, OVERFLOW_ID, SAME, SOCKET, WHOLE, inside,
 };
@@ -19,6 +19,8 @@ use monarch_abi::scratch::Scratch;
 
 /// How long a process waits for the answer.
 const ANSWER_TIMEOUT_MS: u64 = 1000;
+/// How long it does not ask again after none has come.
+const RETRY_PAUSE_MS: u64 = 5000;
 
 /// [`NUMBERING`]: the agent's.
 const AGENTS: u32 = 0;
@@ -32,9 +34,13 @@ static NUMBERING: AtomicU32 = AtomicU32::new(AGENTS);
 static USERS: Ranges = Ranges::none();
 static GROUPS: Ranges = Ranges::none();
 
-/// Namespace, user and groups of the last answer, and its flags; 0: none.
-static ANSWERED: AtomicU64 = AtomicU64::new(0);
-static ANSWERED_FLAGS: AtomicU32 = AtomicU32::new(0);
+/// The namespace that [`USERS`] and [`GROUPS`] are of; 0: none.
+static NUMBERED: AtomicU64 = AtomicU64::new(0);
+/// Namespace, user and groups of a process that is known to have, or not to have, the agent's user
+/// and groups, and which of both it is in the lowest bit; 0: none.
+static KNOWN: AtomicU64 = AtomicU64::new(0);
+/// When the agent may be asked again that did not answer, milliseconds of the coarse clock.
+static NOT_BEFORE_MS: AtomicU64 = AtomicU64::new(0);
 
 struct Ranges([[AtomicU32; 3]; MAX_RANGES]);
 
@@ -69,8 +75,6 @@ pub fn differ() -> bool {
 
 /// What user and group of a file, as the agent numbers them, are here; `None` where only the kernel
 /// knows.
-#[cold]
-#[inline(never)]
 #[must_use]
 pub fn owner_here((user, group): (u32, u32)) -> Option<(u32, u32)> {
     match NUMBERING.load(Ordering::Relaxed) {
@@ -103,28 +107,49 @@ pub(super) fn shown_groups() -> Option<u64> {
     sys::groups(&mut room).map(|others| hash_groups(sys::egid(), others))
 }
 
+/// Whether a group of this thread may have no number here.
+fn has_unnamed_group() -> bool {
+    let mut room = Scratch::take();
+    sys::groups(&mut room).is_none_or(|others| others.contains(&OVERFLOW_ID)) || sys::egid() == OVERFLOW_ID
+}
+
 /// This process has the agent's user namespace.
 pub(super) fn are_the_agents() {
     NUMBERING.store(AGENTS, Ordering::Relaxed);
 }
 
 /// Learns the numbers of a user namespace that is not the agent's; whether this process has the
-/// agent's user and groups there. `None` if the agent does not answer.
+/// agent's user and groups there. `None` if the agent does not say.
 pub(super) fn learn(agent: &Control, namespace: u64) -> Option<bool> {
-    let key = [u64::from(sys::euid()), shown_groups()?].into_iter().fold(namespace, mix) | 1;
-    if ANSWERED.load(Ordering::Acquire) != key {
-        NUMBERING.store(UNKNOWN, Ordering::Relaxed);
-        let said = ask(agent)?;
-        USERS.set(&said.users);
-        GROUPS.set(&said.groups);
-        ANSWERED_FLAGS.store(said.flags, Ordering::Relaxed);
-        // (Where a group really has that number, groups that have none can be exchanged for it.)
-        let is_lasting = said.groups.iter().all(|r| OVERFLOW_ID.wrapping_sub(r.inside) >= r.len);
-        ANSWERED.store(if is_lasting { key } else { 0 }, Ordering::Release);
+    if !matches!(crate::process::number(), 0) && crate::process::number() != sys::pid() {
+        // A child of `vfork`: its parent has this memory, too.
+        return None;
     }
-    let flags = ANSWERED_FLAGS.load(Ordering::Relaxed);
-    NUMBERING.store(if flags & WHOLE != 0 { MAPPED } else { UNKNOWN }, Ordering::Relaxed);
-    Some(flags & SAME != 0 && sys::euid() == agents_user(agent) && sys::euid() != OVERFLOW_ID)
+    let is_numbered = NUMBERED.load(Ordering::Acquire) == namespace;
+    NUMBERING.store(if is_numbered { MAPPED } else { UNKNOWN }, Ordering::Relaxed);
+    if agent.caps & READS_ALL != 0 {
+        // It is not served: the agent's rights do not hold here.
+        return None;
+    }
+    let key = [u64::from(sys::euid()), shown_groups()?].into_iter().fold(namespace, mix) & !1;
+    let known = KNOWN.load(Ordering::Acquire);
+    if is_numbered && known & !1 == key {
+        return Some(known & 1 != 0);
+    }
+    let said = ask(agent)?;
+    if said.flags & WHOLE == 0 {
+        return None;
+    }
+    USERS.set(&said.users);
+    GROUPS.set(&said.groups);
+    NUMBERED.store(namespace, Ordering::Release);
+    NUMBERING.store(MAPPED, Ordering::Relaxed);
+    let user = sys::euid();
+    let is_same = said.flags & SAME != 0 && user == agents_user(agent) && user != OVERFLOW_ID;
+    // (Where a group really has that number, groups that have none can be exchanged for it.)
+    let is_lasting = !has_unnamed_group() || said.groups.iter().all(|r| OVERFLOW_ID.wrapping_sub(r.inside) >= r.len);
+    KNOWN.store(if is_lasting { key | u64::from(is_same) } else { 0 }, Ordering::Release);
+    Some(is_same)
 }
 
 const fn mix(hash: u64, next: u64) -> u64 {
@@ -147,10 +172,18 @@ pub fn pid_of_agent(agent: &Control, pid: u32) -> Option<u32> {
 #[inline(never)]
 fn ask(agent: &Control) -> Option<Credentials> {
     let now = sys::coarse_ms();
-    if !agent_up(agent) || is_silent(agent, now.saturating_mul(1000)) {
+    let is_paused = now < NOT_BEFORE_MS.load(Ordering::Relaxed);
+    if is_paused || !agent_up(agent) || is_silent(agent, now.saturating_mul(1000)) {
         return None;
     }
-    let deadline = now + ANSWER_TIMEOUT_MS;
+    let said = ask_by(now + ANSWER_TIMEOUT_MS);
+    if said.is_none() {
+        NOT_BEFORE_MS.store(sys::coarse_ms() + RETRY_PAUSE_MS, Ordering::Relaxed);
+    }
+    said
+}
+
+fn ask_by(deadline: u64) -> Option<Credentials> {
     let path = files::runtime_file(SOCKET.as_bytes()).filter(|path| path.get().len() <= PATH_MAX)?;
     let socket = agent_socket::connect(path.get().iter().copied(), deadline)?;
     let mut said = [0; CREDENTIALS_LEN];

@@ -137,15 +137,16 @@ fn overrides_as_much(agent: &Control) -> bool {
 
 /// Whether this process, in a user namespace that is not the agent's, is still the agent's user
 /// with its groups. Capabilities count for nothing there. What the numbers mean the agent is asked,
-/// which the kernel tells; without it the kernel shows less.
+/// which the kernel tells. Without it only a process is known that shows the agent's numbers.
 fn is_agents_user_elsewhere(agent: &Control, namespace: u64) -> bool {
-    let is_told = ids::learn(agent, namespace);
-    agent.caps & READS_ALL == 0 && is_one_user() && is_one_group() && is_told.unwrap_or_else(owns_the_control_block)
+    let is_known = ids::learn(agent, namespace);
+    let shows_the_same = || is_agents_user(agent) && owns_the_control_block();
+    agent.caps & READS_ALL == 0 && is_one_user() && is_one_group() && is_known.unwrap_or_else(shows_the_same)
 }
 
-/// Whether this process is the agent's user in another namespace, and has the agent's group and no
-/// other. The kernel shows the owner of the control block, which the agent has made, as the
-/// namespace maps it. (`NS_GET_PARENT` tells a process nothing about its own namespace.)
+/// Whether the control block, which the agent has made, belongs to this process's user and group as
+/// the namespace numbers them, and the process has no other group. (`NS_GET_PARENT` tells a process
+/// nothing about its own namespace.)
 fn owns_the_control_block() -> bool {
     let Some(st) = super::files::control_block() else { return false };
     let is_ours = (st.st_uid, st.st_gid) == (sys::euid(), sys::egid());

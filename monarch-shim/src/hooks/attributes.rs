@@ -150,6 +150,8 @@ pub(super) unsafe fn descriptor(
     next: impl FnOnce() -> c_int,
     on_path: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
+    let owner = || if flags & flag::OWNER != 0 { outputs::descriptors::owner(fd) } else { None };
+    let before = owner();
     // SAFETY: passed on.
     let result = unsafe {
         match flags {
@@ -157,6 +159,8 @@ pub(super) unsafe fn descriptor(
             _ => set_on_descriptor(fd, next, &on_path),
         }
     };
+    // (One that stays as it is may be that of the staged file alone.)
+    let flags = if owner() == before { flags & !flag::OWNER } else { flags };
     outputs::descriptors::attributes_changed(fd, result, flags);
     // The agent may have published it before it read that.
     if result == 0

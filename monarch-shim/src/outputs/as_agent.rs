@@ -1,7 +1,7 @@
 //! What a process that has become another user does as the agent's user.
 
 use super::kernel::{Errno, SignalsBlocked};
-use monarch_guest::ctx::Ctx;
+use monarch_guest::ctx::{Ctx, ids};
 use monarch_guest::sys;
 
 /// Opens a file of the agent's user, in a thread that has become another one for a while.
@@ -15,7 +15,7 @@ pub fn open_as_agent<T>(ctx: &Ctx, open: impl FnOnce() -> core::result::Result<T
 /// be that again. No signal handler runs meanwhile. A thread that has capabilities of its own would
 /// lose them.
 pub fn as_agent<T>(ctx: &Ctx, work: impl FnOnce() -> T) -> Option<T> {
-    let (now, agent) = (sys::fsuid(), ctx.map.ctl.uid);
+    let (now, agent) = (sys::fsuid(), ids::agents_user(ctx.map.ctl));
     if now == agent || sys::capabilities() != 0 {
         return None;
     }

@@ -209,16 +209,16 @@ fn target(place: &Place, how: Create, entry: &Entry, is_known: bool) -> Result<F
         Err(e @ (libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::ENOTDIR)) => return Err(e),
         Err(_) => return Ok(Found::Unknown),
     };
-    if ids::may_be_unnamed(st.st_uid, st.st_gid) {
-        // No call here can give a part file that owner.
-        return Ok(Found::Unknown);
-    }
     let is_plain = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_nlink == 1;
     let is_ours = st.st_uid == sys::fsuid() && (st.st_mode & 0o200 != 0 || st.st_uid == 0);
     // What a descriptor of the old file writes would be lost.
     let is_written = || descriptors::is_written_here(&st) || is_written_through(place);
     if how.is_exclusive() || !is_plain || !is_ours || is_written() {
         return Ok(Found::Another);
+    }
+    if ids::may_be_unnamed(st.st_uid, st.st_gid) {
+        // No call here can give a part file that group.
+        return Ok(Found::Unknown);
     }
     Ok(Found::File(Target { mode: st.st_mode & 0o7777, owner: Owner::of(&st), found: kernel::found(&st) }))
 }

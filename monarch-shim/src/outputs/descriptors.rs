@@ -212,6 +212,11 @@ pub fn without_agent(fd: c_int, set: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
+/// User and group of an open staged file; of any other file, perhaps nothing.
+pub fn owner(fd: c_int) -> Option<(u32, u32)> {
+    sys::fstat_local(fd).map(|st| (st.st_uid, st.st_gid))
+}
+
 /// Attributes of a staged file change by a descriptor: the agent has to know if it has published
 /// the file already. `flags` are those of the record.
 pub fn attributes_changed(fd: c_int, result: c_int, flags: u16) {
