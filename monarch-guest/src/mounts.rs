@@ -183,26 +183,75 @@ pub fn any_twice(ctx: &crate::ctx::Ctx) -> bool {
     several(|dev| ctx.is_root_device(dev))
 }
 
-/// Where `path` lies within the file system on `dev`, by the innermost mount that holds it.
-fn within(path: &[u8], dev: u64) -> Option<PathBuffer> {
-    let mut best: Option<(usize, PathBuffer)> = None;
-    each(|m| {
-        let point = m.point.get();
-        let len = if point == b"/" { 0 } else { point.len() };
-        if m.is_on(dev) && behind(path, point).is_some() && best.as_ref().is_none_or(|b| b.0 <= len) {
-            let mut root = PathBuffer::front();
-            let _ = root.append(m.root.get());
-            best = Some((len, root));
+/// Where a path lies within its file system.
+struct Within {
+    /// The path from the top of the file system.
+    path: PathBuffer,
+    /// Which directory of the file system is mounted by the innermost mount that holds it.
+    root: PathBuffer,
+    /// Where.
+    point: PathBuffer,
+}
+
+impl Within {
+    /// `path` lies on `dev`.
+    fn find(path: &[u8], dev: u64) -> Option<Self> {
+        let mut best = Mount::new();
+        let mut best_len = None;
+        each(|m| {
+            let point = m.point.get();
+            let len = if point == b"/" { 0 } else { point.len() };
+            if m.is_on(dev) && behind(path, point).is_some() && best_len.is_none_or(|best| best <= len) {
+                best_len = Some(len);
+                best.root.truncate(0);
+                best.point.truncate(0);
+                let _ = best.root.append(m.root.get()).and_then(|()| best.point.append(m.point.get()));
+            }
+            false
+        })?;
+        let mut out = PathBuffer::front();
+        if best.root.get() != b"/" {
+            out.append(best.root.get())?;
         }
-        false
-    })?;
-    let (len, root) = best?;
-    let mut out = PathBuffer::front();
-    if root.get() != b"/" {
-        out.append(root.get())?;
+        out.append(path.get(best_len?..)?)?;
+        Some(Self { path: out, root: best.root, point: best.point })
     }
-    out.append(path.get(len..)?)?;
-    Some(out)
+
+    /// Whether two mounts say of their directories what they are. (NFS says of each that it is the
+    /// top of the file system.)
+    fn agrees_with(&mut self, other: &mut Self) -> bool {
+        let place = |within: &mut Self| sys::identity_at(libc::AT_FDCWD, within.point.c_str()?);
+        self.root.get() != other.root.get()
+            || self.point.get() == other.point.get()
+            || place(self).is_some_and(|at| Some(at) == place(other))
+    }
+}
+
+/// Where a path leads, seen from a root on the same device.
+pub enum Seen {
+    /// Below the root: the part behind it, empty or with a leading slash.
+    Below(PathBuffer),
+    /// Not below it.
+    Elsewhere,
+    /// The table of mounts does not tell.
+    Unknown,
+}
+
+/// Where `path` on `dev` leads, seen from `root`, whichever mounts lie over both.
+#[must_use]
+pub fn seen_from(root: &[u8], path: &[u8], dev: u64) -> Seen {
+    let (Some(mut path), Some(mut root)) = (Within::find(path, dev), Within::find(root, dev)) else {
+        return Seen::Unknown;
+    };
+    if !path.agrees_with(&mut root) {
+        return Seen::Unknown;
+    }
+    let mut rest = PathBuffer::front();
+    match behind(path.path.get(), root.path.get()).map(|behind| rest.append(behind)) {
+        Some(Some(())) => Seen::Below(rest),
+        Some(None) => Seen::Unknown,
+        None => Seen::Elsewhere,
+    }
 }
 
 /// The part of `path` below `root` (empty, or with a leading slash) if it leads there through
@@ -212,10 +261,10 @@ pub fn through_another(path: &[u8], root: &[u8], dev: u64, is_root: impl Fn(u64)
     if !several(is_root) {
         return None;
     }
-    let (path, root) = (within(path, dev)?, within(root, dev)?);
-    let mut rest = PathBuffer::front();
-    rest.append(behind(path.get(), root.get())?)?;
-    Some(rest)
+    match seen_from(root, path, dev) {
+        Seen::Below(rest) => Some(rest),
+        Seen::Elsewhere | Seen::Unknown => None,
+    }
 }
 
 #[cfg(test)]

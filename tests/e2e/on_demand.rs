@@ -3,6 +3,7 @@
 
 use crate::harness::{Ended, Job, World};
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Names that fill an index of 1 MiB, in the root itself: what lies in its directories is beyond.
@@ -55,23 +56,84 @@ fn what_lies_beyond_the_index_is_as_the_pfs_has_it_and_is_asked_for_once() {
     assert!(with < without / 4, "{with} calls of the PFS, {without} without Monarch");
 }
 
-#[test]
-fn every_way_to_change_something_beyond_the_index_is_seen_at_once() {
-    let w = world();
-    w.run(&walk(&w)).good();
+/// Changes by a path of the root, in all ways.
+fn change_in_every_way(w: &World, top: &Path) {
+    w.run(&walk(w)).good();
     let list = w.bare(&w.program("changer").arg("list")).good().text();
     // Directories that move, or lose rights, leave all to the kernel: they come last.
     let others = ["mv_dir", "mkdtemp_new", "chmod_dir", "failed_changes"];
     let moves = |op: &&str| op.contains("rename_dir") || op.ends_with("_dirs") || others.contains(op);
     let (last, first): (Vec<&str>, Vec<&str>) = list.split_whitespace().partition(moves);
     assert!(first.len() > 60 && last.len() > 3, "{list}");
-    let change = |ops: &[&str]| w.run(&w.program("changer").arg("run").arg(w.root()).args(ops)).good();
+    let change = |ops: &[&str]| w.run(&w.program("changer").arg("run").arg(top).args(ops)).good();
     change(&first);
     let untouched = Job::new("python3").args(["-c", WALK]).arg(w.root().join("changepy"));
     w.same(&untouched);
-    let (without, with) = (calls(&w, || w.bare(&untouched)), calls(&w, || w.run(&untouched)));
+    let (without, with) = (calls(w, || w.bare(&untouched)), calls(w, || w.run(&untouched)));
     assert!(with < without / 4, "{with} calls of the PFS for what has not changed, {without} without Monarch");
     change(&last);
+    w.same(&untouched);
+}
+
+#[test]
+fn every_way_to_change_something_beyond_the_index_is_seen_at_once() {
+    let w = world();
+    change_in_every_way(&w, w.root());
+}
+
+#[test]
+fn so_it_is_by_a_path_through_another_mount() {
+    let w = world();
+    let Some(bound) = Bound::new(&w) else { return };
+    change_in_every_way(&w, bound.0.path());
+}
+
+/// The root's directory at another place, for all processes.
+struct Bound(tempfile::TempDir);
+
+impl Bound {
+    /// `None` where this machine lets a test mount nothing.
+    fn new(w: &World) -> Option<Self> {
+        let bound = Self(tempfile::tempdir().unwrap());
+        let done = std::process::Command::new("mount").arg("--bind").args([w.root(), bound.0.path()]).output();
+        done.is_ok_and(|done| done.status.success()).then_some(bound)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// Every name that a job made or removed by any path turned all of it off.
+#[test]
+fn a_file_system_that_is_mounted_twice_keeps_what_has_not_changed() {
+    let w = world();
+    let Some(bound) = Bound::new(&w) else { return };
+    let there = bound.0.path();
+    w.run(&walk(&w)).good();
+    // By the root's path, by the other one, and beside what the root has.
+    let script = "import os, sys\n\
+        for top in sys.argv[1:]:\n\
+        \x20   at = top + '/change'\n\
+        \x20   os.mkdir(at + '/made')\n\
+        \x20   os.symlink('x', at + '/link')\n\
+        \x20   os.rename(at + '/link', at + '/link2')\n\
+        \x20   with open(at + '/file', 'w') as f: f.write('x')\n\
+        \x20   os.rename(at + '/file', at + '/file.' + str(len(top)))\n\
+        \x20   os.rmdir(at + '/made')\n\
+        \x20   os.unlink(at + '/link2')\n";
+    w.run(&Job::new("python3").args(["-c", script]).arg(w.root()).arg(there)).good();
+    w.same(&walk(&w));
+    let untouched = Job::new("python3").args(["-c", WALK]).arg(w.root().join("changepy"));
+    let (without, with) = (calls(&w, || w.bare(&untouched)), calls(&w, || w.run(&untouched)));
+    assert!(with < without / 4, "{with} calls of the PFS for what has not changed, {without} without Monarch");
+    // A directory of the root, at another place: names there are names in the root.
+    let part = tempfile::tempdir().unwrap();
+    let script =
+        "unshare -m sh -c 'mount --bind $0/changepy $1 && cd $1 && touch new && mkdir dir && mv new dir/' $0 $1";
+    w.run(&Job::new("sh").args(["-c", script]).arg(w.root()).arg(part.path())).good();
     w.same(&untouched);
 }
 

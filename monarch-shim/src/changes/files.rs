@@ -2,8 +2,9 @@
 
 use super::by_inode;
 use super::bypass::{bypass, bypass_parent, bypass_subtree};
-use super::real_path::{file_at, parent_at, path_in_root};
+use super::real_path::{each_below_roots, file_at, parent_at, path_in_root};
 use super::target::Target;
+use crate::descriptor_path::real_path;
 use crate::identity::{Facts, copy_of, path_if_there};
 use crate::on_demand;
 use crate::paths::{find, find_parent};
@@ -64,7 +65,7 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
 #[inline(never)]
 fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> Option<Found<'static>> {
     let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else {
-        not_at_its_path(ctx, st, real);
+        not_at_its_path(ctx, fd, st, real);
         return by_inode::entry(ctx, fd, st);
     };
     if f.entry.record.ino == st.st_ino {
@@ -151,11 +152,16 @@ fn entry_written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuff
 /// An open file is not what the index has at its path: it may lie in a directory that the index
 /// does not hold.
 #[inline(never)]
-fn not_at_its_path(ctx: &Ctx, st: &libc::stat64, real: Option<&PathBuffer>) {
+fn not_at_its_path(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) {
     match real {
         Some(real) => on_demand::entry_changes(ctx, real.get()),
         // Another mount may lead there.
-        None if by_inode::may_tell(ctx) && on_demand::is_on(ctx) => on_demand::close(ctx, st.st_dev),
+        None if by_inode::may_tell(ctx) && on_demand::is_on(ctx) => {
+            let note = |path: &[u8]| on_demand::entry_changes(ctx, path);
+            if !real_path(fd).is_some_and(|real| each_below_roots(ctx, real.get(), st.st_dev, note)) {
+                on_demand::close(ctx, st.st_dev);
+            }
+        }
         None => {}
     }
 }
@@ -260,7 +266,10 @@ fn hide_not_held_open(ctx: &Ctx, fd: c_int) {
     }
     let is_dir = |st: &libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let Some(st) = sys::fstat(fd).filter(|st| is_dir(st) && ctx.is_root_device(st.st_dev)) else { return };
-    if path_in_root(ctx, fd, st.st_dev).is_some() || by_inode::may_tell(ctx) {
+    let mut is_below = path_in_root(ctx, fd, st.st_dev).is_some();
+    let is_told = !by_inode::may_tell(ctx)
+        || real_path(fd).is_some_and(|real| each_below_roots(ctx, real.get(), st.st_dev, |_| is_below = true));
+    if is_below || !is_told {
         on_demand::close(ctx, st.st_dev);
     }
 }

@@ -4,7 +4,7 @@
 use super::by_inode;
 use super::bypass::bypass_parent;
 use super::files::is_known;
-use super::real_path::{parent_at, real_path_in_root};
+use super::real_path::{each_below_roots, parent_at, real_path_in_root};
 use crate::on_demand;
 use crate::paths::find_parent;
 use core::ffi::c_int;
@@ -67,10 +67,21 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     };
     if at_path != AtPath::Same && !by_inode() {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
-        // It may be a directory that the index does not hold, by a way of which nothing is known.
-        if place.real.is_none() || by_inode::may_tell(ctx) {
-            on_demand::close(ctx, place.dev);
-        }
+        note_not_held(ctx, &place, moves);
+    }
+}
+
+/// A name may lie in a directory that the index does not hold, by another way than its path tells.
+#[cold]
+#[inline(never)]
+fn note_not_held(ctx: &Ctx, place: &Place, moves: bool) {
+    if !on_demand::is_on(ctx) || place.real.is_some() && !by_inode::may_tell(ctx) {
+        return;
+    }
+    let note = |path: &[u8]| on_demand::name_changes(ctx, path, moves);
+    let is_known = place.real.as_ref().is_some_and(|real| each_below_roots(ctx, real.get(), place.dev, note));
+    if !is_known {
+        on_demand::close(ctx, place.dev);
     }
 }
 

@@ -10,6 +10,7 @@ use monarch_abi::control::Start;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
 use monarch_guest::ctx::{self, Ctx};
+use monarch_guest::mounts::{Seen, seen_from};
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount
 /// leads there.
@@ -35,6 +36,27 @@ pub(super) fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBu
         Some(out)
     });
     through.or(Some(real))
+}
+
+/// Gives `note` the paths below roots on a device to which the real path of something there leads,
+/// whichever mounts lie over it. Whether the table of mounts tells for all of them.
+pub(super) fn each_below_roots(ctx: &Ctx, real: &[u8], dev: u64, mut note: impl FnMut(&[u8])) -> bool {
+    let mut roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
+    roots.all(|r| {
+        let root = ctx.map.str(&r.path);
+        match seen_from(root, real, dev) {
+            Seen::Elsewhere => true,
+            Seen::Unknown => false,
+            Seen::Below(rest) => {
+                let mut path = PathBuffer::front();
+                let is_whole = path.append(root).and_then(|()| path.append(rest.get())).is_some();
+                if is_whole {
+                    note(path.get());
+                }
+                is_whole
+            }
+        }
+    })
 }
 
 /// The entry at a real path; while there is no index, the path is left for the agent.
