@@ -123,6 +123,11 @@ def allowed(pair, before):
         own = "AB"[pair.index("append")]
         hollow = lambda names: [[name, kind, text.replace(f"{own} x1", f"\0{own} x1")] for name, kind, text in names]
         outcomes += [[0, 0, hollow(there)] for *got, there in outcomes if errno.ENOENT in got]
+    if set(pair) == {"append", "update"}:
+        # (Created, opened and written to by the other one, and then appended to.)
+        own, other = ("AB"[pair.index(call)] for call in ("append", "update"))
+        longer = lambda names: [[name, kind, text.replace(f"{own} x1", f"{other}{own} x1")] for name, kind, text in names]
+        outcomes += [[0, 0, longer(there)] for *got, there in outcomes if errno.ENOENT in got]
     if set(pair) == {"exclusive", "update"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
         # (Created, opened and written to; then the first bytes are written.)
         outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])

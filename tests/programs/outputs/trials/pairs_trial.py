@@ -40,6 +40,8 @@ def main(words):
         os.mkdir(f"{place.root}/work")
         command = [sys.executable, f"{PROGRAMS}/pairs.py", f"{place.tmp}/reference", json.dumps(vars(options))]
         ended = subprocess.run(place.staged(*command), cwd=f"{place.root}/work", env=place.env, stdin=subprocess.DEVNULL)
+        if ended.returncode == 2:  # It has said what is wrong with these words.
+            return 2
         wrong = published_otherwise(place)
         for pair, odd in wrong.items():
             print(f"{pair}: the PFS has something else {len(odd)} times, such as {odd[0]}")
