@@ -11,12 +11,15 @@ use monarch_abi::mem::PathBuffer;
 use monarch_abi::scratch::Scratch;
 
 /// Fields of a line, counted from 0.
+const NUMBER: u32 = 0;
 const DEVICE: u32 = 2;
 const ROOT: u32 = 3;
 const POINT: u32 = 4;
 
 /// A line of the table.
 struct Mount {
+    /// By which statx(2) knows it.
+    number: u64,
     /// Major and minor number.
     device: [u32; 2],
     /// Which directory of its file system is mounted.
@@ -27,7 +30,7 @@ struct Mount {
 
 impl Mount {
     fn new() -> Self {
-        Self { device: [0; 2], root: PathBuffer::front(), point: PathBuffer::front() }
+        Self { number: 0, device: [0; 2], root: PathBuffer::front(), point: PathBuffer::front() }
     }
 
     fn is_on(&self, dev: u64) -> bool {
@@ -58,6 +61,7 @@ impl Parser {
 
     /// Begins with another line.
     fn next_line(&mut self) {
+        self.mount.number = 0;
         self.mount.device = [0; 2];
         self.mount.root.truncate(0);
         self.mount.point.truncate(0);
@@ -70,6 +74,10 @@ impl Parser {
             b'\n' => return true,
             b' ' => self.field += 1,
             _ => match self.field {
+                NUMBER => {
+                    self.mount.number =
+                        self.mount.number.wrapping_mul(10).wrapping_add(u64::from(c.wrapping_sub(b'0')));
+                }
                 DEVICE if c == b':' => self.number = 1,
                 DEVICE => {
                     if let Some(n) = self.mount.device.get_mut(self.number) {
@@ -187,71 +195,32 @@ pub fn any_twice(ctx: &crate::ctx::Ctx) -> bool {
 struct Within {
     /// The path from the top of the file system.
     path: PathBuffer,
-    /// Which directory of the file system is mounted by the innermost mount that holds it.
+    /// Which directory of the file system is mounted by the mount that holds it.
     root: PathBuffer,
     /// Where.
     point: PathBuffer,
 }
 
-impl Within {
-    /// `path` lies on `dev`.
-    fn find(path: &[u8], dev: u64) -> Option<Self> {
-        let mut best = Mount::new();
-        let mut best_len = None;
-        each(|m| {
-            let point = m.point.get();
-            let len = if point == b"/" { 0 } else { point.len() };
-            if m.is_on(dev) && behind(path, point).is_some() && best_len.is_none_or(|best| best <= len) {
-                best_len = Some(len);
-                best.root.truncate(0);
-                best.point.truncate(0);
-                let _ = best.root.append(m.root.get()).and_then(|()| best.point.append(m.point.get()));
-            }
-            false
-        })?;
-        let mut out = PathBuffer::front();
-        if best.root.get() != b"/" {
-            out.append(best.root.get())?;
+/// Where `path` on `dev` lies, by the last of the innermost mounts that hold it and are `wanted`.
+fn within(path: &[u8], dev: u64, wanted: impl Fn(&Mount) -> bool) -> Option<Within> {
+    let (mut root, mut point, mut best) = (PathBuffer::front(), PathBuffer::front(), None);
+    each(|m| {
+        let len = if m.point.get() == b"/" { 0 } else { m.point.get().len() };
+        let holds = m.is_on(dev) && behind(path, m.point.get()).is_some() && wanted(m);
+        if holds && best.is_none_or(|best| best <= len) {
+            best = Some(len);
+            root.truncate(0);
+            point.truncate(0);
+            let _ = root.append(m.root.get()).and_then(|()| point.append(m.point.get()));
         }
-        out.append(path.get(best_len?..)?)?;
-        Some(Self { path: out, root: best.root, point: best.point })
+        false
+    })?;
+    let mut out = PathBuffer::front();
+    if root.get() != b"/" {
+        out.append(root.get())?;
     }
-
-    /// Whether two mounts say of their directories what they are. (NFS says of each that it is the
-    /// top of the file system.)
-    fn agrees_with(&mut self, other: &mut Self) -> bool {
-        let place = |within: &mut Self| sys::identity_at(libc::AT_FDCWD, within.point.c_str()?);
-        self.root.get() != other.root.get()
-            || self.point.get() == other.point.get()
-            || place(self).is_some_and(|at| Some(at) == place(other))
-    }
-}
-
-/// Where a path leads, seen from a root on the same device.
-pub enum Seen {
-    /// Below the root: the part behind it, empty or with a leading slash.
-    Below(PathBuffer),
-    /// Not below it.
-    Elsewhere,
-    /// The table of mounts does not tell.
-    Unknown,
-}
-
-/// Where `path` on `dev` leads, seen from `root`, whichever mounts lie over both.
-#[must_use]
-pub fn seen_from(root: &[u8], path: &[u8], dev: u64) -> Seen {
-    let (Some(mut path), Some(mut root)) = (Within::find(path, dev), Within::find(root, dev)) else {
-        return Seen::Unknown;
-    };
-    if !path.agrees_with(&mut root) {
-        return Seen::Unknown;
-    }
-    let mut rest = PathBuffer::front();
-    match behind(path.path.get(), root.path.get()).map(|behind| rest.append(behind)) {
-        Some(Some(())) => Seen::Below(rest),
-        Some(None) => Seen::Unknown,
-        None => Seen::Elsewhere,
-    }
+    out.append(path.get(best?..)?)?;
+    Some(Within { path: out, root, point })
 }
 
 /// The part of `path` below `root` (empty, or with a leading slash) if it leads there through
@@ -261,9 +230,57 @@ pub fn through_another(path: &[u8], root: &[u8], dev: u64, is_root: impl Fn(u64)
     if !several(is_root) {
         return None;
     }
-    match seen_from(root, path, dev) {
-        Seen::Below(rest) => Some(rest),
-        Seen::Elsewhere | Seen::Unknown => None,
+    let (path, root) = (path_within(path, dev)?, path_within(root, dev)?);
+    let mut rest = PathBuffer::front();
+    rest.append(behind(path.get(), root.get())?)?;
+    Some(rest)
+}
+
+#[inline(never)]
+fn path_within(path: &[u8], dev: u64) -> Option<PathBuffer> {
+    within(path, dev, |_| true).map(|within| within.path)
+}
+
+/// A path that the kernel gives an open file, and the mount that holds it.
+#[derive(Clone, Copy)]
+pub struct Opened<'a> {
+    /// The path.
+    pub path: &'a [u8],
+    /// The number of the mount.
+    pub mount: u64,
+}
+
+/// Where a path leads, seen from a root on the same device.
+pub enum Seen {
+    /// Below the root: the part behind it, empty or with a leading slash.
+    Below(PathBuffer),
+    /// Not below it, nor is the root below it.
+    Elsewhere,
+    /// The table of mounts does not tell.
+    Unknown,
+}
+
+/// Where an open file on `dev` lies, seen from an open root there. The table of mounts is the
+/// agent's: what it has mounted below the root, the root has.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn seen_from(root: Opened<'_>, file: Opened<'_>, dev: u64) -> Seen {
+    let find = |of: Opened<'_>| within(of.path, dev, |m| m.number == of.mount);
+    let (Some(mut file), Some(mut top)) = (find(file), find(root)) else { return Seen::Unknown };
+    // (NFS says of each mount that it is the top of its file system.)
+    let place = |within: &mut Within| sys::identity_at(libc::AT_FDCWD, within.point.c_str()?);
+    let are_told_apart = file.root.get() != top.root.get()
+        || file.point.get() == top.point.get()
+        || place(&mut file).is_some_and(|at| Some(at) == place(&mut top));
+    if !are_told_apart || any_below(root.path) {
+        return Seen::Unknown;
+    }
+    let mut rest = PathBuffer::front();
+    match behind(file.path.get(), top.path.get()).map(|behind| rest.append(behind)) {
+        Some(Some(())) => Seen::Below(rest),
+        None if behind(top.path.get(), file.path.get()).is_none() => Seen::Elsewhere,
+        _ => Seen::Unknown,
     }
 }
 
@@ -277,7 +294,7 @@ mod tests {
         let mut p = Parser::new();
         let ends: Vec<bool> = line.iter().map(|&c| p.take(c)).collect();
         assert!(ends.iter().rposition(|&e| e) == Some(line.len() - 1) && ends.iter().filter(|&&e| e).count() == 1);
-        assert_eq!(p.mount.device, [98, 123]);
+        assert_eq!((p.mount.number, p.mount.device), (36, [98, 123]));
         assert_eq!(p.mount.root.get(), b"/mnt1");
         assert_eq!(p.mount.point.get(), b"/mnt 2/x\\");
     }

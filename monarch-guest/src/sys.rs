@@ -528,6 +528,23 @@ pub fn readlink(path: &CStr, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<us
     usize::try_from(unsafe { call(libc::SYS_readlinkat, args) }).ok()
 }
 
+/// The number of the mount that holds an open file (statx(2), Linux 5.8).
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn mount_of(fd: c_int) -> Option<u64> {
+    const STATX_MNT_ID: u32 = 0x1000;
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let args =
+        [fd as usize, c"".as_ptr() as usize, flags as usize, STATX_MNT_ID as usize, found.as_mut_ptr() as usize, 0];
+    // SAFETY: a C string, and a buffer of the layout that the kernel fills.
+    let got = unsafe { call(libc::SYS_statx, args) };
+    // SAFETY: integers, of which zero is a valid value.
+    let found = unsafe { found.assume_init() };
+    (got == 0 && found.stx_mask & STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
+}
+
 /// `makedev(3)`.
 #[must_use]
 pub const fn makedev(major: u32, minor: u32) -> u64 {

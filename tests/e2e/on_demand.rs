@@ -84,25 +84,50 @@ fn every_way_to_change_something_beyond_the_index_is_seen_at_once() {
 #[test]
 fn so_it_is_by_a_path_through_another_mount() {
     let w = world();
-    let Some(bound) = Bound::new(&w) else { return };
-    change_in_every_way(&w, bound.0.path());
+    let dir = tempfile::tempdir().unwrap();
+    let Some(bound) = Bound::new(w.root(), dir.path()) else { return };
+    change_in_every_way(&w, &bound.0);
 }
 
-/// The root's directory at another place, for all processes.
-struct Bound(tempfile::TempDir);
+/// The table of mounts still has the one that is covered.
+#[test]
+fn a_change_by_a_mount_over_another_one_is_seen() {
+    let w = world();
+    w.run(&walk(&w)).good();
+    let dir = tempfile::tempdir().unwrap();
+    let inner = dir.path().join("changepy");
+    fs::create_dir(&inner).unwrap();
+    let Some(_covered) = Bound::new(&w.root().join("data"), &inner) else { return };
+    let _bound = Bound::new(w.root(), dir.path()).unwrap();
+    w.run(&Job::new("sh").args(["-c", "mkdir $0/new && mv $0/new $0/newer"]).arg(&inner)).good();
+    w.same(&walk(&w));
+}
+
+#[test]
+fn a_directory_of_the_root_that_is_bound_below_another_one_is_seen_by_both_names() {
+    let w = world();
+    let top = w.root().join("changepy/inner");
+    fs::create_dir(w.backing().join("changepy/inner")).unwrap();
+    let Some(_bound) = Bound::new(&w.root().join("data"), &top) else { return };
+    w.run(&walk(&w)).good();
+    w.run(&Job::new("sh").args(["-c", "mkdir $0/data/new $0/changepy/inner/newer"]).arg(w.root())).good();
+    w.same(&walk(&w));
+}
+
+/// A directory at another place, for all processes.
+struct Bound(std::path::PathBuf);
 
 impl Bound {
     /// `None` where this machine lets a test mount nothing.
-    fn new(w: &World) -> Option<Self> {
-        let bound = Self(tempfile::tempdir().unwrap());
-        let done = std::process::Command::new("mount").arg("--bind").args([w.root(), bound.0.path()]).output();
-        done.is_ok_and(|done| done.status.success()).then_some(bound)
+    fn new(from: &Path, to: &Path) -> Option<Self> {
+        let done = std::process::Command::new("mount").arg("--bind").args([from, to]).output();
+        done.is_ok_and(|done| done.status.success()).then(|| Self(to.to_owned()))
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
@@ -110,8 +135,9 @@ impl Drop for Bound {
 #[test]
 fn a_file_system_that_is_mounted_twice_keeps_what_has_not_changed() {
     let w = world();
-    let Some(bound) = Bound::new(&w) else { return };
-    let there = bound.0.path();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(bound) = Bound::new(w.root(), dir.path()) else { return };
+    let there = &bound.0;
     w.run(&walk(&w)).good();
     // By the root's path, by the other one, and beside what the root has.
     let script = "import os, sys\n\

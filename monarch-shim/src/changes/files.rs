@@ -158,7 +158,8 @@ fn not_at_its_path(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBu
         // Another mount may lead there.
         None if by_inode::may_tell(ctx) && on_demand::is_on(ctx) => {
             let note = |path: &[u8]| on_demand::entry_changes(ctx, path);
-            if !real_path(fd).is_some_and(|real| each_below_roots(ctx, real.get(), st.st_dev, note)) {
+            let lies = |real: PathBuffer| each_below_roots(ctx, (real.get(), sys::mount_of(fd)), st.st_dev, note);
+            if !real_path(fd).is_some_and(lies) {
                 on_demand::close(ctx, st.st_dev);
             }
         }
@@ -267,8 +268,9 @@ fn hide_not_held_open(ctx: &Ctx, fd: c_int) {
     let is_dir = |st: &libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let Some(st) = sys::fstat(fd).filter(|st| is_dir(st) && ctx.is_root_device(st.st_dev)) else { return };
     let mut is_below = path_in_root(ctx, fd, st.st_dev).is_some();
-    let is_told = !by_inode::may_tell(ctx)
-        || real_path(fd).is_some_and(|real| each_below_roots(ctx, real.get(), st.st_dev, |_| is_below = true));
+    let note = |_: &[u8]| is_below = true;
+    let lies = |real: PathBuffer| each_below_roots(ctx, (real.get(), sys::mount_of(fd)), st.st_dev, note);
+    let is_told = !by_inode::may_tell(ctx) || real_path(fd).is_some_and(lies);
     if is_below || !is_told {
         on_demand::close(ctx, st.st_dev);
     }

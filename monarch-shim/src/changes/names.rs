@@ -5,6 +5,7 @@ use super::by_inode;
 use super::bypass::bypass_parent;
 use super::files::is_known;
 use super::real_path::{each_below_roots, parent_at, real_path_in_root};
+use crate::descriptor_path::real_path;
 use crate::on_demand;
 use crate::paths::find_parent;
 use core::ffi::c_int;
@@ -67,22 +68,38 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     };
     if at_path != AtPath::Same && !by_inode() {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
-        note_not_held(ctx, &place, moves);
+        note_not_held(ctx, dirfd, (parent, name), &place, moves);
     }
 }
 
 /// A name may lie in a directory that the index does not hold, by another way than its path tells.
+/// `parent` is the directory of `place`.
 #[cold]
 #[inline(never)]
-fn note_not_held(ctx: &Ctx, place: &Place, moves: bool) {
+fn note_not_held(ctx: &Ctx, dirfd: c_int, (parent, name): (&[u8], &[u8]), place: &Place, moves: bool) {
     if !on_demand::is_on(ctx) || place.real.is_some() && !by_inode::may_tell(ctx) {
         return;
     }
-    let note = |path: &[u8]| on_demand::name_changes(ctx, path, moves);
-    let is_known = place.real.as_ref().is_some_and(|real| each_below_roots(ctx, real.get(), place.dev, note));
-    if !is_known {
+    if note_by_mount(ctx, dirfd, (parent, name), place, moves).is_none() {
         on_demand::close(ctx, place.dev);
     }
+}
+
+/// [`note_not_held`] as far as the table of mounts tells where the directory lies.
+#[inline(never)]
+fn note_by_mount(ctx: &Ctx, dirfd: c_int, (parent, name): (&[u8], &[u8]), place: &Place, moves: bool) -> Option<()> {
+    let mut text = PathBuffer::front();
+    text.append(if parent.is_empty() { b"." } else { parent })?;
+    // SAFETY: a C string.
+    let fd = unsafe { sys::open_at(dirfd, text.c_str()?.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
+    sys::fstat(fd.0).filter(|st| (st.st_dev, st.st_ino) == (place.dev, place.ino))?;
+    let mut path = real_path(fd.0)?;
+    if path.get() != b"/" {
+        path.append(b"/")?;
+    }
+    path.append(name)?;
+    let note = |path: &[u8]| on_demand::name_changes(ctx, path, moves);
+    each_below_roots(ctx, (path.get(), sys::mount_of(fd.0)), place.dev, note).then_some(())
 }
 
 /// What the index has at the path of a place.

@@ -10,7 +10,8 @@ use monarch_abi::control::Start;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
 use monarch_guest::ctx::{self, Ctx};
-use monarch_guest::mounts::{Seen, seen_from};
+use monarch_guest::mounts::{Opened, Seen, seen_from};
+use monarch_guest::sys;
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount
 /// leads there.
@@ -39,12 +40,20 @@ pub(super) fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBu
 }
 
 /// Gives `note` the paths below roots on a device to which the real path of something there leads,
-/// whichever mounts lie over it. Whether the table of mounts tells for all of them.
-pub(super) fn each_below_roots(ctx: &Ctx, real: &[u8], dev: u64, mut note: impl FnMut(&[u8])) -> bool {
+/// whichever mounts lie over it. `mount`: the one that holds it. Whether the table of mounts tells
+/// for all roots; that of a process with other mounts than the agent's does not.
+pub(super) fn each_below_roots(
+    ctx: &Ctx,
+    (path, mount): (&[u8], Option<u64>),
+    dev: u64,
+    mut note: impl FnMut(&[u8]),
+) -> bool {
+    let Some(mount) = mount.filter(|_| !ctx::may_have_other_mounts(ctx.map)) else { return false };
     let mut roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
     roots.all(|r| {
         let root = ctx.map.str(&r.path);
-        match seen_from(root, real, dev) {
+        let Some(top) = mount_of_root(root, [dev, r.ino.load(Ordering::Relaxed)]) else { return false };
+        match seen_from(Opened { path: root, mount: top }, Opened { path, mount }, dev) {
             Seen::Elsewhere => true,
             Seen::Unknown => false,
             Seen::Below(rest) => {
@@ -57,6 +66,13 @@ pub(super) fn each_below_roots(ctx: &Ctx, real: &[u8], dev: u64, mut note: impl 
             }
         }
     })
+}
+
+/// The mount that holds a root, if the root lies at its path.
+fn mount_of_root(path: &[u8], id: [u64; 2]) -> Option<u64> {
+    let fd = sys::open_bytes(path, libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
+    sys::fstat(fd.0).filter(|st| [st.st_dev, st.st_ino] == id)?;
+    sys::mount_of(fd.0)
 }
 
 /// The entry at a real path; while there is no index, the path is left for the agent.
