@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The socket, in the runtime directory.
 pub const SOCKET: &str = "credentials";
-/// Most ranges of users, and of groups, that are told.
+/// Most ranges of users, and of groups, that an answer holds.
 pub const MAX_RANGES: usize = 8;
 /// [`Credentials::flags`]: user and groups are the agent's.
 pub const SAME: u32 = 1;

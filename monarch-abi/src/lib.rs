@@ -15,7 +15,7 @@
 //! | [`guard`] | what is looked at again when a file is opened |
 //! | [`sum`] | checksums of copies |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
-//! | [`credentials`] | what the agent knows a process of another namespace by, and how it numbers users |
+//! | [`credentials`] | what the agent says to a process of another namespace about that process |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`accesses`] | which files readers open |
 //! | [`hint`] | hints of jobs |

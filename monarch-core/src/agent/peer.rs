@@ -4,8 +4,8 @@
 //! a sandbox (another mount namespace, another root directory, another user namespace) that shares
 //! the runtime directory with the node, as a job in a container does: what it asks for would be
 //! opened, copied, traced and listed with the agent's wider view. So its view is compared,
-//! and where it differs only `status` is answered. Reading goes on there: the preload library needs
-//! no connection.
+//! and where it differs only `status` is answered. Reading goes on there: what the preload library
+//! may ask, [`super::credentials`] answers.
 //!
 //! The kernel tells the process that connected (SO_PEERCRED). From Linux 6.5 on it also gives a
 //! handle of it (SO_PEERPIDFD), by which its number is known not to be another process's by now.

@@ -121,7 +121,8 @@ pub(super) fn are_the_agents() {
 /// Learns the numbers of a user namespace that is not the agent's; whether this process has the
 /// agent's user and groups there. `None` if the agent does not say.
 pub(super) fn learn(agent: &Control, namespace: u64) -> Option<bool> {
-    if !matches!(crate::process::number(), 0) && crate::process::number() != sys::pid() {
+    let number = crate::process::number();
+    if number != 0 && number != sys::pid() {
         // A child of `vfork`: its parent has this memory, too.
         return None;
     }

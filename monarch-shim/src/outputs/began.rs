@@ -39,6 +39,12 @@ pub fn this_process(ctx: &Ctx) -> Began {
     Began { pid: pid.unwrap_or(own), ticks: ticks(own) }
 }
 
+/// In a child of `fork`: in a PID namespace of its own it may have its parent's number.
+pub fn forked() {
+    KNOWN.store(0, Ordering::Relaxed);
+    NUMBER.store(0, Ordering::Relaxed);
+}
+
 #[cold]
 #[inline(never)]
 fn ask_for_number(ctx: &Ctx, own: u32) -> Option<u32> {

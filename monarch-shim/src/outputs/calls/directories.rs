@@ -5,7 +5,7 @@ use crate::outputs::answer::{Answer, GONE, Result};
 use crate::outputs::journal::{self, Journal};
 use crate::outputs::place::Place;
 use crate::outputs::roots::{self, Root};
-use crate::outputs::{attributes, barrier, descriptors, entries, kernel, listing, lookup, peers, spare, tree};
+use crate::outputs::{attributes, barrier, began, descriptors, entries, kernel, listing, lookup, peers, spare, tree};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::outputs::state::flag;
@@ -178,5 +178,6 @@ pub fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
 pub fn forked() {
     roots::forked();
     journal::forked();
+    began::forked();
     spare::forked();
 }
