@@ -196,11 +196,11 @@ fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     let plan = World::plan().files(1).args(&["--plain"]).tier_size("160MiB").set("prefetch.enabled=false");
     let w = plan.build();
     fs::write(w.backing().join("large.bin"), vec![7; 96 << 20]).unwrap();
-    // Reads most of a file, and then takes more than the group has left beside what there is of its
-    // copy.
+    // Reads all but the first chunks of a file, backwards so that nothing is fetched ahead of it,
+    // and then takes more than the group has left beside what there is of its copy.
     let hungry = "import os, sys, time\nname = sys.argv[1] + '/large.bin'\n\
-        time.sleep(1); f = open(name, 'rb', 0); size = os.fstat(f.fileno()).st_size; at = 0\n\
-        while at < size - (8 << 20): at += len(f.read(1 << 20))\n\
+        time.sleep(1); f = open(name, 'rb', 0); size = os.fstat(f.fileno()).st_size\n\
+        for at in range(size - (4 << 20), 8 << 20, -4 << 20): assert len(os.pread(f.fileno(), 4 << 20, at)) == 4 << 20\n\
         print('ready', flush=True); sys.stdin.readline()\nhold = [b'x' * (100 << 20)]\n\
         for _ in range(90): hold.append(b'x' * (1 << 20)); time.sleep(0.1)\nprint('alive', len(hold))";
     let mut c = std::process::Command::new("sh");
@@ -209,7 +209,8 @@ fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     c.args(run.get_args()).current_dir(w.scratch());
     let mut job = Running::new(c);
     job.until_written("ready");
-    assert!(crate::faults::du(w.tier()) > 70 * MIB, "{}", crate::faults::du(w.tier()));
+    wait_for("most of the copy", || crate::faults::du(w.tier()) > 70 * MIB);
+    assert_eq!(w.agent().unwrap().tiers[0].files, 0, "the copy is whole");
     job.begin();
     let ended = job.end().good();
     assert!(ended.text().contains("alive 91"), "{ended:?}");
