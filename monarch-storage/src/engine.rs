@@ -8,6 +8,7 @@
 mod choose;
 mod double;
 mod limits;
+mod mapped;
 mod pages;
 mod pfs;
 mod threads;
@@ -16,6 +17,7 @@ mod uring;
 pub use choose::{Engines, slots_ahead};
 pub use double::{FailingSink, FailingSource, MemSource, SlowSource};
 pub use limits::Limits;
+pub use mapped::{MappedBytes, MappedFile};
 pub use pfs::PfsSource;
 pub use threads::ThreadsEngine;
 pub use uring::{Unavailable, UringEngine, UringOptions};
@@ -105,11 +107,19 @@ pub trait Sink {
     /// # Errors
     /// What the kernel said.
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()>;
+    /// The memory of these bytes, if the kernel can read them straight into it; then they are
+    /// written. There may be fewer.
+    fn memory(&self, _range: Range<u64>) -> Option<MappedBytes> {
+        None
+    }
 }
 
 impl<S: Sink> Sink for Option<S> {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
         self.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), |to| to.write_at(buf, off))
+    }
+    fn memory(&self, range: Range<u64>) -> Option<MappedBytes> {
+        self.as_ref()?.memory(range)
     }
 }
 
@@ -151,6 +161,10 @@ pub trait Task {
     fn is_whole_file(&self) -> bool {
         true
     }
+    /// Whether its checksum is asked for. Without it the engine need not see the bytes.
+    fn is_summed(&self) -> bool {
+        true
+    }
     /// Whether the engine is to ask for the file's identity. Called once, when all bytes are
     /// written.
     fn is_checked(&self) -> bool {
@@ -181,8 +195,8 @@ pub trait Work {
 pub struct Copied {
     /// Bytes copied.
     pub bytes: u64,
-    /// XXH3-64 of the bytes.
-    pub checksum: u64,
+    /// XXH3-64 of the bytes, if the task is summed.
+    pub checksum: Option<u64>,
     /// The identity of the file after its bytes were read, as the PFS's server had it, if the
     /// engine asked for it.
     pub identity: Option<Identity>,

@@ -7,5 +7,7 @@ mod descriptors;
 mod engines;
 #[path = "copying/ledger.rs"]
 mod ledger;
+#[path = "copying/mapped.rs"]
+mod mapped;
 #[path = "copying/protocol.rs"]
 mod protocol;

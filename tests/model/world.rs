@@ -443,6 +443,10 @@ pub mod tier {
         pub const fn slot_bytes(&self) -> u64 {
             1
         }
+        /// The model's engine has no calls under way.
+        pub const fn is_lent(&self, _slot: u32) -> bool {
+            false
+        }
         pub const fn punch(&self, _slot: u32) -> std::io::Result<()> {
             Ok(())
         }

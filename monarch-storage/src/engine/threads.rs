@@ -102,8 +102,9 @@ impl ThreadsEngine {
         if self.stop.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
     }
 
-    /// Moves the bytes of an open file; their number, and their checksum.
-    fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
+    /// Moves the bytes of an open file; their number, and their checksum if the task is
+    /// summed.
+    fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, Option<u64>), CopyError> {
         let (range, marks) = (task.range(), task.marks());
         let io_size = match from.at_once() {
             Some(at_once) => at_once,
@@ -111,19 +112,37 @@ impl ThreadsEngine {
             None => self.io_size,
         };
         let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(io_size);
-        if buf.len() < want {
-            *buf = Pages::new(want);
-        }
+        // The kernel's own files alone: other sources store their bytes themselves.
+        let mut lends_to = if task.is_summed() { None } else { from.fd() };
         let mut direct = task.is_direct() && !from.is_local() && !from.is_remote();
-        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let mut hash = task.is_summed().then(xxhash_rust::xxh3::Xxh3::new);
         let (mut off, mut tries) = (range.start, 0);
         while off < range.end {
             self.go_on()?;
             let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(io_size);
             // Past the page cache the read is of whole pages; bytes by which the file has grown are
             // left out.
-            let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
-            let got = match self.ask_file(from, marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
+            let asked = if direct { n.next_multiple_of(PAGE) } else { n };
+            let mut memory = match &lends_to {
+                Some(file) => task.sink().memory(off..off + asked as u64).map(|memory| (file, memory)),
+                None => None,
+            };
+            if memory.is_none() && buf.len() < want {
+                *buf = Pages::new(want);
+            }
+            let read = || match &mut memory {
+                Some((file, memory)) => memory.read_from(file, off),
+                None => {
+                    let asked = asked.min(buf.len());
+                    from.read_at(&mut buf.bytes_mut()[..asked], off)
+                }
+            };
+            let got = match self.ask_file(from, marks, n, read) {
+                // (A write through a buffer says what is wrong with the tier.)
+                Err(e) if memory.is_some() && e.raw_os_error() == Some(libc::EFAULT) => {
+                    lends_to = None;
+                    continue;
+                }
                 Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
                     direct = false;
                     from.use_cache();
@@ -138,9 +157,13 @@ impl ThreadsEngine {
             if got == 0 {
                 return Err(CopyError::Changed);
             }
-            let bytes = &buf.bytes()[..got];
-            task.sink().write_at(bytes, off).map_err(CopyError::Sink)?;
-            hash.update(bytes);
+            if memory.is_none() {
+                let bytes = &buf.bytes()[..got];
+                task.sink().write_at(bytes, off).map_err(CopyError::Sink)?;
+                if let Some(hash) = &mut hash {
+                    hash.update(bytes);
+                }
+            }
             off += got as u64;
             marks.progress();
             if off < range.end && direct && !off.is_multiple_of(PAGE as u64) {
@@ -149,7 +172,7 @@ impl ThreadsEngine {
                 from.use_cache();
             }
         }
-        Ok((off - range.start, hash.digest()))
+        Ok((off - range.start, hash.map(|hash| hash.digest())))
     }
 
     /// Copies one file, again and again as long as its task has another sink.

@@ -8,20 +8,19 @@ use super::checksum::Sum;
 use super::copy::{Copies, CopyFile};
 use super::found_copy::Copy;
 use super::ledger::Reservation;
+use super::part_writer::PartWriter;
 use super::space::Space;
 use super::trash::Trash;
-use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Chunks begin and end at multiples of this, in bytes, except for the end of a file.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// A partial copy. Its owner has to publish it or drop it, by the methods of [`PartCopies`].
 #[derive(Debug)]
@@ -36,7 +35,7 @@ pub struct PartCopy {
 }
 
 impl PartCopy {
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("part/{:016x}", self.number)
     }
 
@@ -45,79 +44,8 @@ impl PartCopy {
     }
 }
 
-/// A partial copy, open for one chunk.
-#[derive(Debug)]
-pub struct PartWriter {
-    fd: OwnedFd,
-    /// Whether it lies on a disk: then the kernel is asked to write its bytes out soon, so that
-    /// they do not pile up in memory.
-    on_disk: bool,
-    /// Added to the offset of bytes in their file: where they lie in the window of streamed files.
-    /// (Modulo 2^64.)
-    shift: u64,
-}
-
-/// The file of the window of streamed files: slots of the same size, for one chunk each, which are
-/// overwritten in place. It is removed when this is dropped.
-#[derive(Debug)]
-pub struct WindowFile {
-    parts: PartCopies,
-    part: PartCopy,
-    slot_bytes: u64,
-}
-
-impl WindowFile {
-    /// Its number, as that of a partial copy.
-    #[must_use]
-    pub const fn number(&self) -> u64 {
-        self.part.number
-    }
-
-    /// Bytes of a slot.
-    #[must_use]
-    pub const fn slot_bytes(&self) -> u64 {
-        self.slot_bytes
-    }
-
-    /// Opens a slot to write the bytes `range` of a file there, and allocates its blocks if it
-    /// `is_fresh`.
-    ///
-    /// # Errors
-    /// What the kernel said; `InvalidInput` if the range is longer than the slot.
-    pub fn open(&self, slot: u32, range: &Range<u64>, is_fresh: bool) -> io::Result<PartWriter> {
-        let off = self.offset(slot);
-        if range.end.saturating_sub(range.start) > self.slot_bytes {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let writer = if is_fresh {
-            self.parts.open(&self.part, off, self.slot_bytes)?
-        } else {
-            self.parts.writer(&self.part)?
-        };
-        Ok(PartWriter { shift: off.wrapping_sub(range.start), ..writer })
-    }
-
-    /// Gives the blocks of a slot back.
-    ///
-    /// # Errors
-    /// As of [`PartCopies::punch`].
-    pub fn punch(&self, slot: u32) -> io::Result<()> {
-        self.parts.punch(&self.part, self.offset(slot), self.slot_bytes)
-    }
-
-    fn offset(&self, slot: u32) -> u64 {
-        u64::from(slot) * self.slot_bytes
-    }
-}
-
-impl Drop for WindowFile {
-    fn drop(&mut self) {
-        self.parts.discard(&self.part);
-    }
-}
-
 /// Adds to what is reserved for a partial copy; `false` if that was dropped.
-fn absorb(part: &PartCopy, more: Reservation) -> bool {
+pub(super) fn absorb(part: &PartCopy, more: Reservation) -> bool {
     match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         Some(room) => room.absorb(more),
         None => return false,
@@ -131,21 +59,10 @@ fn punch(fd: &OwnedFd, off: u64, len: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, end - off)?)
 }
 
-impl Sink for PartWriter {
-    fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
-        let off = off.wrapping_add(self.shift);
-        super::copy::write_all_at(&self.fd, buf, off)?;
-        if self.on_disk {
-            crate::sys::begin_to_write_out(self.fd.as_fd(), off, buf.len() as u64);
-        }
-        Ok(())
-    }
-}
-
 /// The partial copies of a tier.
 #[derive(Clone, Debug)]
 pub struct PartCopies {
-    space: Arc<Space>,
+    pub(super) space: Arc<Space>,
     trash: Arc<Trash>,
     copies: Arc<Copies>,
 }
@@ -205,11 +122,11 @@ impl PartCopies {
         let writer = self.writer(part)?;
         // In memory the write itself allocates, and nothing is gained by asking before.
         if !self.space.is_in_memory() {
-            match rustix::fs::fallocate(&writer.fd, FallocateFlags::KEEP_SIZE, off, len) {
+            match rustix::fs::fallocate(writer.fd(), FallocateFlags::KEEP_SIZE, off, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(e) => {
                     // Some of them may be allocated.
-                    let _ = punch(&writer.fd, off, len);
+                    let _ = punch(writer.fd(), off, len);
                     return Err(e.into());
                 }
             }
@@ -221,23 +138,9 @@ impl PartCopies {
     }
 
     /// Opens a partial copy to write.
-    fn writer(&self, part: &PartCopy) -> io::Result<PartWriter> {
+    pub(super) fn writer(&self, part: &PartCopy) -> io::Result<PartWriter> {
         let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
-        Ok(PartWriter { fd, on_disk: !self.space.is_in_memory(), shift: 0 })
-    }
-
-    /// Makes the file of a window with `slots` slots of `slot_bytes` bytes, and reserves space for
-    /// all of it. Whether the disk has room for a slot is asked before that is first used.
-    /// `Ok(None)` when it does not fit.
-    ///
-    /// # Errors
-    /// As of [`PartCopies::begin`].
-    pub fn begin_window(&self, slots: u64, slot_bytes: u64) -> io::Result<Option<WindowFile>> {
-        let bytes = slots.saturating_mul(slot_bytes);
-        let Some(room) = self.space.ledger.reserve_bytes(bytes) else { return Ok(None) };
-        let Some(part) = self.begin(bytes, false)? else { return Ok(None) };
-        absorb(&part, room);
-        Ok(Some(WindowFile { parts: self.clone(), part, slot_bytes }))
+        Ok(PartWriter::new(fd, !self.space.is_in_memory()))
     }
 
     /// Opens a partial copy by its number, to read.
@@ -264,7 +167,7 @@ impl PartCopies {
     ///
     /// # Errors
     /// What the kernel said; `Unsupported` where the file system cannot do that.
-    fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
+    pub(super) fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
         let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         punch(&fd, off, len)
     }

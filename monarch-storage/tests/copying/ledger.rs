@@ -4,7 +4,7 @@
 
 use monarch_abi::hash::Identity;
 use monarch_storage::engine::{Sink, SourceFile};
-use monarch_storage::tier::{Codec, Copy, CopyFile, CopyName, PackedWriter, PartCopy, Sum, TierDir};
+use monarch_storage::tier::{Codec, Copy, CopyFile, CopyName, PackedWriter, PartCopy, Sum, TierDir, WindowFile};
 use proptest::prelude::*;
 use rustix::fs::fstat;
 use std::collections::BTreeMap;
@@ -465,7 +465,7 @@ fn slots_of_a_window_are_overwritten_in_place_and_stay_reserved() {
     let tier = opened(dir.path());
     let slot = 32 * PAGE_BYTES;
     let before = tier.space.ledger.usage();
-    let window = tier.parts.begin_window(3, slot).unwrap().unwrap();
+    let window = WindowFile::begin(&tier.parts, 3, slot).unwrap().unwrap();
     assert!(tier.space.ledger.usage().reserved >= before.reserved + 3 * slot);
     let reader = File::from(tier.parts.read(window.number()).unwrap());
     let put = |slot: u32, range: std::ops::Range<u64>, byte: u8, is_fresh: bool| {
@@ -496,7 +496,7 @@ fn slots_of_a_window_are_overwritten_in_place_and_stay_reserved() {
     assert!(tier.space.ledger.usage().used >= before.used + 3 * slot, "charged while a process has it open");
     drop(reader);
     assert_eq!((tier.trash.sweep(), tier.space.ledger.usage()), (0, before));
-    assert!(tier.parts.begin_window(u64::MAX / slot, slot).unwrap().is_none(), "more than there is");
+    assert!(WindowFile::begin(&tier.parts, u64::MAX / slot, slot).unwrap().is_none(), "more than there is");
 }
 
 /// A process keeps partial copies mapped for small reads. One that does not read kept their space

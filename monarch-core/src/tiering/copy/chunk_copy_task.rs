@@ -134,7 +134,9 @@ impl<'a> ChunkCopyTask<'a> {
             fetches.accounting.note_copy(copied.bytes, self.begun.elapsed());
         }
         fetches.note_rate(copied.bytes, self.begun);
-        fetches.peers.notify_chunk(&fetch.file, &self.range(), copied.checksum);
+        if let Some(sum) = copied.checksum {
+            fetches.peers.notify_chunk(&fetch.file, &self.range(), sum);
+        }
         let last = fetch.summed(self.chunk, copied.checksum);
         self.room = self.room.take().and_then(|room| fetch.arrived(self.chunk, room));
         // (The fetch may have ended: then no process has seen the bytes, and their slot is free.)
@@ -234,6 +236,10 @@ impl Task for ChunkCopyTask<'_> {
     }
     fn is_whole_file(&self) -> bool {
         false
+    }
+    fn is_summed(&self) -> bool {
+        // Peers ask for it, and a copy that is to be whole has it from those of its chunks.
+        !self.fetch.streamed || self.fetches.peers.get().is_some()
     }
     fn is_checked(&self) -> bool {
         self.written.set(true);

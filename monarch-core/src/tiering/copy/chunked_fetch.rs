@@ -249,11 +249,12 @@ impl ChunkedFetch {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// Notes the checksum of a chunk that is about to be published. Returns whether it is the last
-    /// one. (The chunk that was written last checks the file's identity; others may end after it.)
-    pub(crate) fn summed(&self, chunk: u32, sum: u64) -> bool {
+    /// Notes the checksum, if there is one, of a chunk that is about to be published. Returns
+    /// whether it is the last one. (The chunk that was written last checks the file's identity;
+    /// others may end after it.)
+    pub(crate) fn summed(&self, chunk: u32, sum: Option<u64>) -> bool {
         let mut p = lock(&self.progress);
-        if let Some(s) = p.sums.get_mut(chunk as usize) {
+        if let (Some(s), Some(sum)) = (p.sums.get_mut(chunk as usize), sum) {
             *s = sum;
         }
         p.summed += 1;

@@ -248,7 +248,8 @@ impl<'a> FileCopyTask<'a> {
             return Err(CopyError::Changed);
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
-        self.sum = Sum::whole(copied.checksum);
+        // (Whole files are always summed.)
+        self.sum = copied.checksum.map_or(self.sum, Sum::whole);
         f.note_sum(self.sum);
         self.parts.peers.notify_copied(f, self.sum);
         let passing = f.packed.is_some() || f.below.is_some() || f.passes();

@@ -5,7 +5,7 @@
 //! of reading a few hundred KB at a time from the PFS. Each streamed file has a share of the
 //! window's slots. Its next chunks are written over those that its reader has left behind.
 
-use crate::tier::TierDir;
+use crate::tier::{TierDir, WindowFile};
 use crate::tiering::copy::chunked_fetch::ChunkedFetch;
 use crate::tiering::copy::window_slots::{Slot, Slots};
 use monarch_abi::control::Stream;
@@ -101,7 +101,7 @@ impl Window {
                 return None;
             }
             let begin = || {
-                let file = dir.parts.begin_window(slots, chunk);
+                let file = WindowFile::begin(&dir.parts, slots, chunk);
                 file.inspect_err(|e| tracing::warn!(tier = dir.name, error = %e, "large files are not streamed"))
                     .ok()?
             };
@@ -185,7 +185,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::{Shares, Slot, Slots, slots};
-    use crate::tier::TierDir;
+    use crate::tier::{TierDir, WindowFile};
     use monarch_abi::control::Stream;
     use std::path::Path;
     use std::sync::Arc;
@@ -204,7 +204,7 @@ mod tests {
     fn window(dir: &Path, slots: u32) -> (TierDir, Arc<Slots>, &'static Stream) {
         let tier = TierDir::open("t", dir, 64 << 20, 0).unwrap();
         tier.recover(|_| {}).unwrap();
-        let file = tier.parts.begin_window(slots.into(), 4096).unwrap().unwrap();
+        let file = WindowFile::begin(&tier.parts, slots.into(), 4096).unwrap().unwrap();
         let stream: &'static Stream = Box::leak(Box::new(Stream::new_zeroed()));
         (tier, Slots::new(slots, stream, file), stream)
     }

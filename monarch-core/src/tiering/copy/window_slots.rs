@@ -109,6 +109,10 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.hide();
-        lock(&self.slots.free).written.push(self.number);
+        // (An engine whose ring failed does not know whether the kernel still writes: a slot that
+        // was lent then is never used again.)
+        if !self.slots.file.is_lent(self.number) {
+            lock(&self.slots.free).written.push(self.number);
+        }
     }
 }

@@ -1,6 +1,32 @@
-//! Buffers of a ring: aligned for unbuffered reads, reused, with a bound on their sum.
+//! Buffers of a ring: aligned for unbuffered reads, reused, with a bound on their sum. Bytes that
+//! the engine need not see go into the memory of their sink.
 
-pub(super) use crate::engine::pages::{PAGE, Pages as Buffer};
+use crate::engine::MappedBytes;
+pub(super) use crate::engine::pages::{PAGE, Pages};
+
+/// Memory that a read goes to.
+pub(super) enum Buffer {
+    /// One of the ring's.
+    Ring(Pages),
+    /// The sink's.
+    Sink(MappedBytes),
+}
+
+impl Buffer {
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        match self {
+            Self::Ring(pages) => pages.bytes_mut().as_mut_ptr(),
+            Self::Sink(memory) => memory.as_mut_ptr(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Ring(pages) => pages.len(),
+            Self::Sink(memory) => memory.len(),
+        }
+    }
+}
 
 /// Bytes of a buffer, at least, so that any buffer fits any small file.
 const MIN_BUFFER_BYTES: usize = 128 << 10;
@@ -14,14 +40,14 @@ const MAX_KEPT_BYTES: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     /// Buffers not in use. The last one was used last, and is still in the processor's cache.
-    free: Vec<Buffer>,
+    free: Vec<Pages>,
     /// Bytes of all buffers, in use or not.
     total: usize,
 }
 
 impl Buffers {
     /// A buffer of at least `len` bytes; `None` until a buffer in use is given back.
-    pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {
+    pub(super) fn take(&mut self, len: usize) -> Option<Pages> {
         let len = len.max(MIN_BUFFER_BYTES).next_multiple_of(PAGE);
         if let Some(at) = self.free.iter().rposition(|b| b.len() >= len) {
             return Some(self.free.remove(at));
@@ -35,11 +61,13 @@ impl Buffers {
             return None;
         }
         self.total += len;
-        Some(Buffer::new(len))
+        Some(Pages::new(len))
     }
 
     pub(super) fn give_back(&mut self, buffer: Buffer) {
-        self.free.push(buffer);
+        if let Buffer::Ring(pages) = buffer {
+            self.free.push(pages);
+        }
     }
 
     /// Those that are kept for the next burst of work: what was used last, of all that are free.
@@ -62,7 +90,7 @@ mod tests {
     fn what_was_used_last_is_kept_up_to_a_bound() {
         let mut buffers = Buffers::default();
         let taken: Vec<_> = (0..12).map(|_| buffers.take(4 << 20).unwrap()).collect();
-        taken.into_iter().for_each(|b| buffers.give_back(b));
+        taken.into_iter().for_each(|b| buffers.give_back(Buffer::Ring(b)));
         assert_eq!(buffers.total, 48 << 20);
         let mut kept = buffers.kept();
         assert_eq!((kept.total, kept.free.len()), (MAX_KEPT_BYTES, 4));

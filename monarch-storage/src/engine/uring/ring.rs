@@ -1,7 +1,8 @@
 //! The ring, and the memory that the kernel may touch: the only unsafe code of this engine.
 //!
 //! # Ownership
-//! An [`Op`] owns everything that its entry points to: the buffer, the path, the result of a stat,
+//! An [`Op`] owns everything that its entry points to: the buffer (or a share of the mapping of the
+//! sink's memory), the path, the result of a stat,
 //! and a share of the descriptor. [`Ring::start`] moves it into the ring's table before the kernel
 //! sees the entry, and only its completion ([`Ring::finished`]) moves it out again. Nothing else
 //! points into it, so a slot may fail, a copy be given up or the worker be dropped at any time:
@@ -50,9 +51,8 @@ impl Op {
                 opcode::OpenAt2::new(Fd(root.as_raw_fd()), path.as_ptr(), &raw const **how).build()
             }
             Self::Read { file, buffer, off, len, linked } => {
-                let bytes = buffer.bytes_mut();
-                let len = if *linked { *len } else { len.next_multiple_of(PAGE) }.min(bytes.len());
-                opcode::Read::new(Fd(file.as_raw_fd()), bytes.as_mut_ptr(), len as u32).offset(*off).build()
+                let len = if *linked { *len } else { len.next_multiple_of(PAGE) }.min(buffer.len());
+                opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len as u32).offset(*off).build()
             }
             Self::Stat { file, out, .. } => {
                 let out = (&raw mut **out).cast();

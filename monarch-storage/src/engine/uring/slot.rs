@@ -4,7 +4,7 @@
 //! hashed and written in order, so a piece that arrives early waits in its buffer. A short read is
 //! continued from where it ended.
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, PAGE};
 use super::ring::Op;
 use crate::engine::pfs::PfsFile;
 use crate::engine::{Copied, CopyError, MAX_RETRIES, SourceFile, Task};
@@ -32,7 +32,7 @@ struct Piece {
     buffer: Buffer,
 }
 
-/// A file in the ring. Fields: 14, because the operations of a file in flight share what the ring
+/// A file in the ring. Fields: 15, because the operations of a file in flight share what the ring
 /// knows of it.
 pub(super) struct Slot<'w> {
     pub(super) task: Box<dyn Task + 'w>,
@@ -57,13 +57,17 @@ pub(super) struct Slot<'w> {
     early: BTreeMap<u64, Piece>,
     /// Emptied buffers, for the worker to take back.
     pub(super) emptied: Vec<Buffer>,
-    hash: Xxh3,
+    /// Of the bytes in front of `written`, if the task is summed.
+    hash: Option<Xxh3>,
+    /// Whether reads may go into the sink's memory.
+    lends: bool,
     tries: u32,
 }
 
 impl<'w> Slot<'w> {
     pub(super) fn new(task: Box<dyn Task + 'w>, direct: bool, may_block: bool) -> Self {
         let (start, file) = (task.range().start, task.file().and_then(|f| f.fd()));
+        let is_summed = task.is_summed();
         Self {
             task,
             opening: Instant::now(),
@@ -77,7 +81,8 @@ impl<'w> Slot<'w> {
             written: start,
             early: BTreeMap::new(),
             emptied: Vec::new(),
-            hash: Xxh3::new(),
+            hash: is_summed.then(Xxh3::new),
+            lends: !is_summed,
             tries: 0,
         }
     }
@@ -130,6 +135,14 @@ impl<'w> Slot<'w> {
         wants
     }
 
+    /// The sink's memory for a piece, if it may be read straight into that.
+    pub(super) fn memory(&self, off: u64, end: u64) -> Option<Buffer> {
+        let is_last = end == self.task.range().end;
+        // Past the page cache the last page is read as a whole.
+        let to = if is_last { end.next_multiple_of(PAGE as u64) } else { end };
+        self.lends.then(|| self.task.sink().memory(off..to))?.map(Buffer::Sink)
+    }
+
     /// Notes a piece that has arrived: `got` of the bytes from `off` to `end`. The call that reads
     /// the rest of a piece, if one was short.
     ///
@@ -154,18 +167,25 @@ impl<'w> Slot<'w> {
     }
 
     fn write(&mut self, piece: Piece) -> Result<Option<Want>, CopyError> {
-        let Piece { end, got, buffer } = piece;
+        let Piece { end, got, mut buffer } = piece;
         if got == 0 {
             self.emptied.push(buffer);
             return Err(CopyError::Changed);
         }
-        let bytes = buffer.bytes().get(..got).unwrap_or(&[]);
-        let wrote = self.task.sink().write_at(bytes, self.written);
-        if let Err(e) = wrote {
-            self.emptied.push(buffer);
-            return Err(CopyError::Sink(e));
+        match &mut buffer {
+            Buffer::Ring(pages) => {
+                let bytes = pages.bytes().get(..got).unwrap_or(&[]);
+                let wrote = self.task.sink().write_at(bytes, self.written);
+                if let Err(e) = wrote {
+                    self.emptied.push(buffer);
+                    return Err(CopyError::Sink(e));
+                }
+                if let Some(hash) = &mut self.hash {
+                    hash.update(bytes);
+                }
+            }
+            Buffer::Sink(memory) => memory.skip(got),
         }
-        self.hash.update(bytes);
         self.written += got as u64;
         if self.written == end {
             self.emptied.push(buffer);
@@ -176,7 +196,7 @@ impl<'w> Slot<'w> {
     }
 
     /// The call that repeats a failed one: one that was interrupted, was not ready, or was refused
-    /// because it bypassed the page cache.
+    /// because it bypassed the page cache, or because the sink's memory is not there.
     ///
     /// # Errors
     /// The failure, if it was another one, or there were [`MAX_RETRIES`].
@@ -190,12 +210,16 @@ impl<'w> Slot<'w> {
             // (EAGAIN: this file cannot be read without blocking, so a worker makes its calls.)
             self.may_block = true;
         }
-        let again = no_direct || passing;
+        // (A write through a buffer says what is wrong with the tier.)
+        let no_memory = errno == libc::EFAULT && matches!(op, Op::Read { buffer: Buffer::Sink(_), .. });
+        self.lends &= !no_memory;
+        let again = no_direct || passing || no_memory;
         let want = match op {
             Op::Read { buffer, .. } if !again => {
                 self.emptied.push(buffer);
                 None
             }
+            Op::Read { off, len, .. } if no_memory => Some(Want::Read(off, off + len as u64, None)),
             Op::Read { buffer, off, len, .. } => Some(Want::Read(off, off + len as u64, Some(buffer))),
             Op::Open { .. } => Some(Want::Open),
             Op::Stat { .. } | Op::Close(_) => Some(Want::Stat),
@@ -219,7 +243,11 @@ impl<'w> Slot<'w> {
             let (mtime_ns, ctime_ns) = (ns(st.stx_mtime), ns(st.stx_ctime));
             Identity { size: st.stx_size, mtime_ns, ctime_ns, ino: st.stx_ino }
         });
-        Copied { bytes: self.written - self.task.range().start, checksum: self.hash.digest(), identity }
+        Copied {
+            bytes: self.written - self.task.range().start,
+            checksum: self.hash.as_ref().map(Xxh3::digest),
+            identity,
+        }
     }
 
     /// Ends the copy: the file, for the worker to close, and a new slot if the task has another

@@ -1,6 +1,6 @@
 //! One thread at its ring: takes files, keeps calls under way, handles those that have ended.
 
-use super::buffer::Buffers;
+use super::buffer::{Buffer, Buffers};
 use super::ring::{Finished, Op, Ring};
 use super::setup::Setup;
 use super::slot::{Slot, Want};
@@ -181,7 +181,10 @@ impl<'e, 'w> Worker<'e, 'w> {
                 return Ok(pause);
             }
             if let Want::Read(off, end, buffer @ None) = &mut first.want {
-                *buffer = self.buffers.take(usize::try_from(*end - *off).unwrap_or(usize::MAX));
+                *buffer = slot.memory(*off, *end).or_else(|| {
+                    let len = usize::try_from(*end - *off).unwrap_or(usize::MAX);
+                    self.buffers.take(len).map(Buffer::Ring)
+                });
                 if buffer.is_none() {
                     break;
                 }
