@@ -107,11 +107,14 @@ pub trait Sink {
     /// # Errors
     /// What the kernel said.
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()>;
-    /// The memory of these bytes, if the kernel can read them straight into it; then they are
-    /// written. There may be fewer.
+    /// The memory of these bytes, if the kernel can read them straight into it: what it has read
+    /// there needs no [`Sink::write_at`]. The memory may end before the range does.
     fn memory(&self, _range: Range<u64>) -> Option<MappedBytes> {
         None
     }
+    /// Lends no memory from here on, since the kernel could not read into it (`EFAULT`). A write
+    /// says what is wrong.
+    fn forgo_memory(&self) {}
 }
 
 impl<S: Sink> Sink for Option<S> {
@@ -120,6 +123,11 @@ impl<S: Sink> Sink for Option<S> {
     }
     fn memory(&self, range: Range<u64>) -> Option<MappedBytes> {
         self.as_ref()?.memory(range)
+    }
+    fn forgo_memory(&self) {
+        if let Some(to) = self {
+            to.forgo_memory();
+        }
     }
 }
 

@@ -112,10 +112,11 @@ impl ThreadsEngine {
             None => self.io_size,
         };
         let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(io_size);
-        // The kernel's own files alone: other sources store their bytes themselves.
-        let mut lends_to = if task.is_summed() { None } else { from.fd() };
-        let mut direct = task.is_direct() && !from.is_local() && !from.is_remote();
         let mut hash = task.is_summed().then(xxhash_rust::xxh3::Xxh3::new);
+        // What the kernel can read into the sink's memory. (Other sources would store the bytes
+        // themselves.)
+        let unseen_source = if hash.is_none() { from.fd() } else { None };
+        let mut direct = task.is_direct() && !from.is_local() && !from.is_remote();
         let (mut off, mut tries) = (range.start, 0);
         while off < range.end {
             self.go_on()?;
@@ -123,7 +124,7 @@ impl ThreadsEngine {
             // Past the page cache the read is of whole pages; bytes by which the file has grown are
             // left out.
             let asked = if direct { n.next_multiple_of(PAGE) } else { n };
-            let mut memory = match &lends_to {
+            let mut memory = match &unseen_source {
                 Some(file) => task.sink().memory(off..off + asked as u64).map(|memory| (file, memory)),
                 None => None,
             };
@@ -138,9 +139,8 @@ impl ThreadsEngine {
                 }
             };
             let got = match self.ask_file(from, marks, n, read) {
-                // (A write through a buffer says what is wrong with the tier.)
                 Err(e) if memory.is_some() && e.raw_os_error() == Some(libc::EFAULT) => {
-                    lends_to = None;
+                    task.sink().forgo_memory();
                     continue;
                 }
                 Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {

@@ -2,7 +2,8 @@
 //!
 //! The kernel opens (`openat2`), reads, stats and closes files; large ones with several reads at a
 //! time. The thread takes files while its ring has space, hashes the bytes and writes them to the
-//! tier in order, and sleeps in the kernel until a call has ended. The stat that asks the server
+//! tier in order (or has the kernel read them into the tier's memory), and sleeps in the kernel
+//! until a call has ended. The stat that asks the server
 //! for a file's identity is linked to the read of its last bytes. Where a non-blocking read does
 //! not block, reads are tried in place; elsewhere (FUSE, Lustre, NFS) a worker of the kernel makes
 //! every call.

@@ -2,6 +2,7 @@
 
 use crate::engine::{MappedBytes, MappedFile, Sink};
 use rustix::fd::{AsFd, OwnedFd};
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,21 +46,34 @@ impl Sink for PartWriter {
     fn memory(&self, range: Range<u64>) -> Option<MappedBytes> {
         self.slot.as_ref()?.memory(range)
     }
+
+    fn forgo_memory(&self) {
+        if let Some(slot) = &self.slot {
+            slot.forgone.set(true);
+        }
+    }
 }
 
 /// Where in the window some bytes of a file lie.
 #[derive(Debug)]
 pub(super) struct SlotPlace {
-    pub(super) number: usize,
+    number: usize,
     /// Where the slot begins, in the window.
-    pub(super) at: u64,
+    at: u64,
     /// The first of the bytes, in their own file.
-    pub(super) first: u64,
+    first: u64,
     /// The memory of the window, if it is mapped.
-    pub(super) memory: Option<Arc<MappedFile>>,
+    memory: Option<Arc<MappedFile>>,
+    /// Whether that memory is not used any more.
+    forgone: Cell<bool>,
 }
 
 impl SlotPlace {
+    /// A slot that begins at `at` in the window, for bytes from `first` on in their file.
+    pub(super) const fn new(number: usize, at: u64, first: u64, memory: Option<Arc<MappedFile>>) -> Self {
+        Self { number, at, first, memory, forgone: Cell::new(false) }
+    }
+
     /// Where the byte at `off` in its file lies in the window. (Modulo 2^64.)
     const fn offset(&self, off: u64) -> u64 {
         off.wrapping_sub(self.first).wrapping_add(self.at)
@@ -68,6 +82,9 @@ impl SlotPlace {
     /// The memory of these bytes of the file.
     fn memory(&self, range: Range<u64>) -> Option<MappedBytes> {
         let within = |off: u64| usize::try_from(off.checked_sub(self.first)?).ok();
-        self.memory.as_ref()?.lend(self.number, within(range.start)?..within(range.end)?)
+        self.memory
+            .as_ref()
+            .filter(|_| !self.forgone.get())?
+            .lend(self.number, within(range.start)?..within(range.end)?)
     }
 }

@@ -61,10 +61,10 @@ impl WindowFile {
         }
         let writer =
             if is_fresh { self.parts.open(&self.part, at, self.slot_bytes)? } else { self.parts.writer(&self.part)? };
-        Ok(writer.in_slot(SlotPlace { number: slot as usize, at, first: range.start, memory: self.memory.clone() }))
+        Ok(writer.in_slot(SlotPlace::new(slot as usize, at, range.start, self.memory.clone())))
     }
 
-    /// Whether a call may still write to a slot: it must not be used again.
+    /// Whether a call may still write to a slot, which must not be used meanwhile.
     #[must_use]
     pub fn is_lent(&self, slot: u32) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_lent(slot as usize))
@@ -85,7 +85,9 @@ impl WindowFile {
 
 /// Maps the slots of a window, where that is of use.
 fn mapped(parts: &PartCopies, part: &PartCopy, slots: u64, slot_bytes: u64) -> Option<Arc<MappedFile>> {
-    if !parts.space.is_in_memory() || !slot_bytes.is_multiple_of(PAGE) {
+    // (Under a limit of addresses a mapping takes what the agent needs for itself.)
+    let is_limited = rustix::process::getrlimit(rustix::process::Resource::As).current.is_some();
+    if !parts.space.is_in_memory() || is_limited || !slot_bytes.is_multiple_of(PAGE) {
         return None;
     }
     let file = parts.space.fs.open_file(&part.path(), OFlags::RDWR, Mode::empty()).ok()?;
@@ -96,6 +98,8 @@ fn mapped(parts: &PartCopies, part: &PartCopy, slots: u64, slot_bytes: u64) -> O
 
 impl Drop for WindowFile {
     fn drop(&mut self) {
+        // A file that is mapped keeps its memory.
+        self.memory = None;
         self.parts.discard(&self.part);
     }
 }

@@ -30,6 +30,16 @@ impl Sink for Watched {
     fn memory(&self, range: Range<u64>) -> Option<MappedBytes> {
         self.slot.memory(range)
     }
+    fn forgo_memory(&self) {
+        self.slot.forgo_memory();
+    }
+}
+
+/// How a chunk is copied.
+#[derive(Clone, Copy, Debug, Default)]
+struct How {
+    direct: bool,
+    summed: bool,
 }
 
 /// A part of the file `f`, to be copied once.
@@ -37,7 +47,7 @@ struct Chunk<'a> {
     from: &'a dyn Source,
     range: Range<u64>,
     to: &'a Watched,
-    direct: bool,
+    how: How,
     seen: Seen,
     given: Cell<bool>,
     end: RefCell<Option<End>>,
@@ -62,7 +72,7 @@ impl Task for ChunkTask<'_> {
         self.0.range.clone()
     }
     fn is_direct(&self) -> bool {
-        self.0.direct
+        self.0.how.direct
     }
     fn sink(&self) -> &dyn Sink {
         self.0.to
@@ -74,9 +84,13 @@ impl Task for ChunkTask<'_> {
         false
     }
     fn is_summed(&self) -> bool {
-        false
+        self.0.how.summed
     }
     fn done(&mut self, end: End) -> bool {
+        if self.0.to.writes.get() == 0 && errno(&end) == Some(libc::EFAULT) {
+            // As a chunk of the agent is tried again.
+            return true;
+        }
         assert!(self.0.end.replace(Some(end)).is_none(), "a copy ended twice");
         false
     }
@@ -84,10 +98,10 @@ impl Task for ChunkTask<'_> {
 
 /// A tier with a window of three slots, and a file on a disk.
 struct Site {
+    window: WindowFile,
+    tier: TierDir,
     dir: tempfile::TempDir,
     pfs: tempfile::TempDir,
-    tier: TierDir,
-    window: WindowFile,
 }
 
 impl Site {
@@ -102,11 +116,11 @@ impl Site {
     }
 
     /// Copies a part of the file into slot 1; also how many writes that took.
-    fn copy(&self, make: Make, range: Range<u64>, direct: bool) -> (End, u32) {
+    fn copy(&self, make: Make, range: Range<u64>, how: How) -> (End, u32) {
         let to = Watched { slot: self.window.open(1, &range, true).unwrap(), writes: Cell::new(0) };
         let from = PfsSource::new(self.pfs.path()).unwrap();
         let (seen, given, end) = (Seen::default(), Cell::new(false), RefCell::default());
-        let chunk = Chunk { from: &from, range, to: &to, direct, seen, given, end };
+        let chunk = Chunk { from: &from, range, to: &to, how, seen, given, end };
         make(READ_BYTES, Arc::default(), Arc::default()).run(&chunk);
         assert!(!self.window.is_lent(1), "no call is under way");
         let end = chunk.end.into_inner().expect("every copy ends");
@@ -126,20 +140,42 @@ impl Site {
 #[test]
 fn chunks_of_all_sizes_are_read_into_their_slot_and_into_no_other() {
     let all = data(5 * SLOT_BYTES as usize + 1234);
-    for make in engines() {
-        for direct in [false, true] {
-            let site = Site::new(&all);
-            for at in [0, 3, 5] {
-                let range = at * SLOT_BYTES..((at + 1) * SLOT_BYTES).min(all.len() as u64);
-                let (end, writes) = site.copy(make, range.clone(), direct);
-                let copied = end.expect("copied");
-                assert_eq!((copied.bytes, copied.checksum, writes), (range.end - range.start, None, 0));
-                let bytes = &all[range.start as usize..range.end as usize];
-                assert!(site.slot(1)[..bytes.len()] == *bytes, "chunk {at}, direct {direct}: other bytes");
-                assert!([0, 2].map(|other| site.slot(other)) == [const { [0; SLOT_BYTES as usize] }; 2]);
-            }
+    for (make, direct) in engines().into_iter().flat_map(|make| [(make, false), (make, true)]) {
+        let site = Site::new(&all);
+        // The last one ends in a page; those of another data set are smaller than a slot.
+        for (chunk, at) in [(SLOT_BYTES, 0), (SLOT_BYTES, 3), (SLOT_BYTES, 5), (20 << 10, 0), (20 << 10, 9)] {
+            let range = at * chunk..((at + 1) * chunk).min(all.len() as u64);
+            let (end, writes) = site.copy(make, range.clone(), How { direct, summed: false });
+            let copied = end.expect("copied");
+            assert_eq!((copied.bytes, copied.checksum, writes), (range.end - range.start, None, 0));
+            let bytes = &all[range.start as usize..range.end as usize];
+            assert!(site.slot(1)[..bytes.len()] == *bytes, "chunk {at}, direct {direct}: other bytes");
+            assert!([0, 2].map(|other| site.slot(other)) == [const { [0; SLOT_BYTES as usize] }; 2]);
         }
     }
+}
+
+#[test]
+fn a_chunk_whose_checksum_is_asked_for_is_seen_by_the_engine() {
+    let all = data(SLOT_BYTES as usize);
+    for make in engines() {
+        let site = Site::new(&all);
+        let (end, writes) = site.copy(make, 0..SLOT_BYTES, How { summed: true, direct: false });
+        assert_eq!(end.expect("copied").checksum, Some(xxhash_rust::xxh3::xxh3_64(&all)));
+        assert!(writes > 0 && site.slot(1) == all);
+    }
+}
+
+/// A file that is mapped keeps its memory.
+#[test]
+fn the_memory_of_a_window_goes_with_it() {
+    let site = Site::new(&data(SLOT_BYTES as usize));
+    let (end, _) = site.copy(engines()[0], 0..SLOT_BYTES, How::default());
+    assert!(end.is_ok() && site.tier.space.ledger.usage().reserved >= 3 * SLOT_BYTES);
+    let Site { dir, tier, window, .. } = site;
+    drop(window);
+    assert_eq!(tier.space.ledger.usage().reserved, 0);
+    drop(dir);
 }
 
 #[test]
@@ -147,7 +183,7 @@ fn a_file_that_became_shorter_has_changed_and_frees_its_slot() {
     for make in engines() {
         for left in [0, 5000, READ_BYTES, SLOT_BYTES - 1] {
             let site = Site::new(&data(left as usize));
-            let (end, _) = site.copy(make, 0..SLOT_BYTES, false);
+            let (end, _) = site.copy(make, 0..SLOT_BYTES, How::default());
             assert!(matches!(end, Err(CopyError::Changed)), "{left} bytes left: {end:?}");
         }
     }
@@ -164,7 +200,7 @@ fn where_the_memory_is_missing_bytes_go_through_a_buffer() {
         let file = files.find(|path| path.exists()).unwrap();
         // One page of the slot, and no more, is there.
         File::options().write(true).open(file).unwrap().set_len(SLOT_BYTES + 4096).unwrap();
-        let (end, writes) = site.copy(make, 0..SLOT_BYTES, false);
+        let (end, writes) = site.copy(make, 0..SLOT_BYTES, How::default());
         assert!(end.is_ok() && writes > 0, "{end:?}, {writes} writes");
         assert!(site.slot(1) == all, "other bytes");
     }
@@ -175,7 +211,7 @@ fn a_source_that_fails_is_the_sources_error() {
     for make in engines() {
         let site = Site::new(&[]);
         fs::remove_file(site.pfs.path().join("f")).unwrap();
-        let (end, _) = site.copy(make, 0..SLOT_BYTES, false);
+        let (end, _) = site.copy(make, 0..SLOT_BYTES, How::default());
         assert!(matches!(end, Err(CopyError::Source(_))) && errno(&end) == Some(libc::ENOENT), "{end:?}");
     }
 }

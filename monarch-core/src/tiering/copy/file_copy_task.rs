@@ -249,7 +249,8 @@ impl<'a> FileCopyTask<'a> {
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
         // (Whole files are always summed.)
-        self.sum = copied.checksum.map_or(self.sum, Sum::whole);
+        let unsummed = || CopyError::Sink(std::io::ErrorKind::InvalidData.into());
+        self.sum = Sum::whole(copied.checksum.ok_or_else(unsummed)?);
         f.note_sum(self.sum);
         self.parts.peers.notify_copied(f, self.sum);
         let passing = f.packed.is_some() || f.below.is_some() || f.passes();

@@ -24,6 +24,15 @@ struct FreeSlots {
     written: Vec<u32>,
     /// Those without.
     fresh: Vec<u32>,
+    /// Those that the kernel may still write to: their engine's ring failed while it read.
+    lent: Vec<u32>,
+}
+
+impl FreeSlots {
+    /// Takes back what the kernel no longer writes to.
+    fn reclaim(&mut self, file: &WindowFile) {
+        self.written.extend(self.lent.extract_if(.., |slot| !file.is_lent(*slot)));
+    }
 }
 
 impl std::fmt::Debug for Slots {
@@ -36,13 +45,14 @@ impl Slots {
     /// Makes `all` slots in this file, and shows them to readers.
     pub(crate) fn new(all: u32, stream: &'static Stream, file: WindowFile) -> Arc<Self> {
         stream.begin(file.number(), file.slot_bytes(), all as usize);
-        let free = FreeSlots { written: Vec::new(), fresh: (0..all).rev().collect() };
+        let free = FreeSlots { written: Vec::new(), fresh: (0..all).rev().collect(), lent: Vec::new() };
         Arc::new(Self { stream, file, free: Mutex::new(free) })
     }
 
     /// Takes a slot, if one is free; one without blocks only if `may_allocate` says so.
     pub(crate) fn take(self: &Arc<Self>, may_allocate: impl FnOnce() -> bool) -> Option<Slot> {
         let mut free = lock(&self.free);
+        free.reclaim(&self.file);
         let (number, is_fresh) = match free.written.pop() {
             Some(number) => (number, false),
             None if !free.fresh.is_empty() && may_allocate() => (free.fresh.pop()?, true),
@@ -109,10 +119,8 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.hide();
-        // (An engine whose ring failed does not know whether the kernel still writes: a slot that
-        // was lent then is never used again.)
-        if !self.slots.file.is_lent(self.number) {
-            lock(&self.slots.free).written.push(self.number);
-        }
+        let mut free = lock(&self.slots.free);
+        let to = if self.slots.file.is_lent(self.number) { &mut free.lent } else { &mut free.written };
+        to.push(self.number);
     }
 }

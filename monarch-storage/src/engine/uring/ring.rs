@@ -2,12 +2,12 @@
 //!
 //! # Ownership
 //! An [`Op`] owns everything that its entry points to: the buffer (or a share of the mapping of the
-//! sink's memory), the path, the result of a stat,
-//! and a share of the descriptor. [`Ring::start`] moves it into the ring's table before the kernel
-//! sees the entry, and only its completion ([`Ring::finished`]) moves it out again. Nothing else
-//! points into it, so a slot may fail, a copy be given up or the worker be dropped at any time:
-//! memory and descriptor stay until the kernel is done with them. Dropping the ring cancels the
-//! calls under way and waits for them; should the kernel refuse that, the memory is leaked.
+//! sink's memory), the path, the result of a stat, and a share of the descriptor. [`Ring::start`]
+//! moves it into the ring's table before the kernel sees the entry, and only its completion
+//! ([`Ring::finished`]) moves it out again. Nothing else points into it, so a slot may fail, a copy
+//! be given up or the worker be dropped at any time: memory and descriptor stay until the kernel is
+//! done with them. Dropping the ring cancels the calls under way and waits for them; should the
+//! kernel refuse that, the memory is leaked.
 
 use super::buffer::{Buffer, PAGE};
 use io_uring::types::{CancelBuilder, Fd, OpenHow, SubmitArgs, Timespec};

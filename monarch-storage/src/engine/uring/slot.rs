@@ -1,8 +1,9 @@
 //! One file in the ring: the calls that it needs next, and what their answers mean.
 //!
 //! Open, reads, stat of the open file, close. A large file has several reads at a time. Bytes are
-//! hashed and written in order, so a piece that arrives early waits in its buffer. A short read is
-//! continued from where it ended.
+//! hashed and written in order, so a piece that arrives early waits in its buffer; those that the
+//! kernel has read into the sink's memory are written. A short read is continued from where it
+//! ended.
 
 use super::buffer::{Buffer, PAGE};
 use super::ring::Op;
@@ -32,7 +33,7 @@ struct Piece {
     buffer: Buffer,
 }
 
-/// A file in the ring. Fields: 15, because the operations of a file in flight share what the ring
+/// A file in the ring. Fields: 14, because the operations of a file in flight share what the ring
 /// knows of it.
 pub(super) struct Slot<'w> {
     pub(super) task: Box<dyn Task + 'w>,
@@ -59,8 +60,6 @@ pub(super) struct Slot<'w> {
     pub(super) emptied: Vec<Buffer>,
     /// Of the bytes in front of `written`, if the task is summed.
     hash: Option<Xxh3>,
-    /// Whether reads may go into the sink's memory.
-    lends: bool,
     tries: u32,
 }
 
@@ -82,7 +81,6 @@ impl<'w> Slot<'w> {
             early: BTreeMap::new(),
             emptied: Vec::new(),
             hash: is_summed.then(Xxh3::new),
-            lends: !is_summed,
             tries: 0,
         }
     }
@@ -140,7 +138,7 @@ impl<'w> Slot<'w> {
         let is_last = end == self.task.range().end;
         // Past the page cache the last page is read as a whole.
         let to = if is_last { end.next_multiple_of(PAGE as u64) } else { end };
-        self.lends.then(|| self.task.sink().memory(off..to))?.map(Buffer::Sink)
+        if self.hash.is_none() { self.task.sink().memory(off..to).map(Buffer::Sink) } else { None }
     }
 
     /// Notes a piece that has arrived: `got` of the bytes from `off` to `end`. The call that reads
@@ -196,10 +194,11 @@ impl<'w> Slot<'w> {
     }
 
     /// The call that repeats a failed one: one that was interrupted, was not ready, or was refused
-    /// because it bypassed the page cache, or because the sink's memory is not there.
+    /// because it bypassed the page cache.
     ///
     /// # Errors
-    /// The failure, if it was another one, or there were [`MAX_RETRIES`].
+    /// The failure, if it was another one, or there were [`MAX_RETRIES`]. Where the sink's memory
+    /// is not there, the copy is to be tried again, through buffers.
     pub(super) fn once_more(&mut self, op: Op, errno: i32) -> Result<Want, CopyError> {
         let no_direct = errno == libc::EINVAL && self.direct;
         let passing = matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < MAX_RETRIES;
@@ -210,16 +209,15 @@ impl<'w> Slot<'w> {
             // (EAGAIN: this file cannot be read without blocking, so a worker makes its calls.)
             self.may_block = true;
         }
-        // (A write through a buffer says what is wrong with the tier.)
-        let no_memory = errno == libc::EFAULT && matches!(op, Op::Read { buffer: Buffer::Sink(_), .. });
-        self.lends &= !no_memory;
-        let again = no_direct || passing || no_memory;
+        if errno == libc::EFAULT && matches!(op, Op::Read { buffer: Buffer::Sink(_), .. }) {
+            self.task.sink().forgo_memory();
+        }
+        let again = no_direct || passing;
         let want = match op {
             Op::Read { buffer, .. } if !again => {
                 self.emptied.push(buffer);
                 None
             }
-            Op::Read { off, len, .. } if no_memory => Some(Want::Read(off, off + len as u64, None)),
             Op::Read { buffer, off, len, .. } => Some(Want::Read(off, off + len as u64, Some(buffer))),
             Op::Open { .. } => Some(Want::Open),
             Op::Stat { .. } | Op::Close(_) => Some(Want::Stat),
