@@ -79,7 +79,7 @@ impl Session {
             return Err(SessionError::SwitchedOff(why));
         }
         let mut hosted = None;
-        let (client, attached) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
+        let joined = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
             Ok((new, ended)) => {
                 hosted = Some(new);
                 Ok(Watched::Running(ended))
@@ -88,8 +88,8 @@ impl Session {
             Err(HostError::Start(e)) => Ok(Watched::Failed(i32::from(e.exit_code()), e.to_string())),
             Err(HostError::Io(e)) => Err(e),
         })?;
-        let reader = Reader::open(&attached.control)?.counting_in(attached.counter_group);
-        Ok(Self { client: Mutex::new(client), reader, _hosted: hosted })
+        let reader = Reader::open(&joined.attached.control)?.counting_in(joined.attached.counter_group);
+        Ok(Self { client: Mutex::new(joined.client), reader, _hosted: hosted })
     }
 
     /// Waits until all roots have an index. Before that, files are opened on the parallel file

@@ -3,7 +3,7 @@
 use crate::job::{libraries, output, shim, spawn};
 use crate::say;
 use anyhow::Result;
-use monarch_core::agent::client::{self, Attached, Client, ClientError, Joining};
+use monarch_core::agent::client::{self, Attached, Client, ClientError, Joined, Joining};
 use monarch_core::agent::foreign_changes;
 use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::agent::runtime_dir;
@@ -27,13 +27,16 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the agent may take to empty its memory tiers: hundreds of gigabytes take a while.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The agent's counter of jobs, in its status.
+const JOBS_ATTACHED: &str = "jobs_attached";
+
 /// The agent of a job. Fields: 13, because they describe one agent from its start to its end.
 pub(crate) struct Service {
     config: Config,
     client: Client,
     attached: Attached,
     shim: PathBuf,
-    /// The agent's status when the job started.
+    /// The agent's status when the job started, with its counters of just before.
     pub(crate) before: Status,
     /// A restart in progress, on a thread of its own: signals and the job's end do not wait for it.
     restart: Option<Receiver<Result<Client, ClientError>>>,
@@ -291,7 +294,7 @@ impl Service {
                 let (config, joining, (send, receive)) = (self.config.clone(), self.joining_again(), channel());
                 let work = move || {
                     let made = client::attach_or_start(&config, joining, || spawn::agent(&config));
-                    let _ = send.send(made.map(|(client, _)| client));
+                    let _ = send.send(made.map(|joined| joined.client));
                 };
                 if std::thread::Builder::new().spawn(work).is_ok() {
                     self.restart = Some(receive);
@@ -372,10 +375,10 @@ impl Service {
         if let Some(client) = restarted {
             self.client = client;
         } else if self.peer() == Peer::Gone
-            && let Ok((client, _)) =
+            && let Ok(joined) =
                 client::attach_or_start(&self.config, self.joining_again(), || spawn::agent(&self.config))
         {
-            self.client = client;
+            self.client = joined.client;
         }
     }
 
@@ -411,9 +414,13 @@ impl Service {
 /// Attaches a job that is about to start. Returns the connection, where its processes find
 /// the agent, and the agent's status.
 fn attach(config: &Config, joining: Joining) -> Result<(Client, Attached, Status), ClientError> {
-    let (mut client, attached) = client::attach_or_start(config, joining, || spawn::agent(config))?;
-    let before = client.status()?;
-    Ok((client, attached, before))
+    let Joined { mut client, attached, before } = client::attach_or_start(config, joining, || spawn::agent(config))?;
+    let now = client.status()?;
+    // What the agent has copied since it has the roots counts for this job. (The job itself is one
+    // of those that are there at the begin.)
+    let mut agent = before.agent;
+    agent.extend(now.agent.get_key_value(JOBS_ATTACHED).map(|(name, jobs)| (name.clone(), *jobs)));
+    Ok((client, attached, Status { agent, pfs_opens: before.pfs_opens, ..now }))
 }
 
 /// Whether the kernel or a batch system may kill the remaining processes when this process ends:

@@ -1,8 +1,10 @@
 //! Streamed files: chunks in the window are overwritten in place under their readers. Whatever
 //! these do, they get the bytes of the version that they have open.
 
-use crate::faults::{MIB, du, kill, wait_for};
+use crate::faults::{MIB, Tmpfs, du, kill, wait_for};
 use crate::harness::{Job, Plan, World};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -108,4 +110,29 @@ fn the_first_chunks_of_a_streamed_file_are_requested_when_it_is_opened() {
     wait_for("its first chunk", || w.pfs().counters().unwrap().bytes_read > before);
     running.write(b"\n");
     running.end().good();
+}
+
+/// The kernel has no memory for the slots of the window, and cannot read into them.
+#[test]
+fn readers_get_the_bytes_of_their_file_while_the_tiers_tmpfs_is_full() {
+    let Some(tmpfs) = Tmpfs::mount("size=32m") else { return };
+    let plan = plan().tier_dir(tmpfs.path().join("tier")).set("tiers.0.keep_free=0").set("prefetch.enabled=false");
+    let mut w = plan.build();
+    w.keep();
+    let mut running = w.start_indexed(&readers(&w, 12, 5));
+    running.until_written("begun");
+    let filler = tmpfs.path().join("filler");
+    for _ in 0..3 {
+        let file = File::create(&filler).unwrap();
+        let full = (0..).map(|at| file.write_all_at(&[1; 4096], at * 4096)).find_map(Result::err).unwrap();
+        assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+        std::thread::sleep(Duration::from_millis(1500));
+        std::fs::remove_file(&filler).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // The tier rests for a while after a failure.
+    let before = chunks_copied(&w);
+    wait_for("chunks in the tier", || chunks_copied(&w) > before + 20);
+    assert!(running.end().good().text().ends_with("all right\n"));
+    println!("{}", w.log());
 }

@@ -239,6 +239,17 @@ pub struct Attached {
     pub counter_group: usize,
 }
 
+/// A job's connection to its agent.
+#[derive(Debug)]
+pub struct Joined {
+    /// The connection; the job is attached for as long as it lasts.
+    pub client: Client,
+    /// What the job's processes need.
+    pub attached: Attached,
+    /// How the agent was before it had the job's roots. (It copies as soon as it has them.)
+    pub before: Status,
+}
+
 /// An agent's process that was started.
 pub trait Starting {
     /// Exit status, and what it said last, once it has ended.
@@ -254,12 +265,13 @@ pub fn attach_or_start<S: Starting>(
     config: &Config,
     joining: Joining,
     mut spawn: impl FnMut() -> io::Result<S>,
-) -> Result<(Client, Attached), ClientError> {
+) -> Result<Joined, ClientError> {
     let start = Instant::now();
     loop {
         let mut client = find_or_start(config, start, &mut spawn)?;
-        match client.attach(config, joining) {
-            Ok(attached) => return Ok((client, attached)),
+        let before = client.status();
+        match before.map_err(ClientError::Io).and_then(|before| Ok((before, client.attach(config, joining)?))) {
+            Ok((before, attached)) => return Ok(Joined { client, attached, before }),
             // It was about to end.
             Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),
             Err(e) => return Err(e),

@@ -65,11 +65,8 @@ unsafe fn check(
 /// What an overlay says of a path outside of the output roots from which links lead there.
 #[inline]
 unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
-    use crate::outputs;
     // SAFETY: passed on.
-    let mut beyond = unsafe { outputs::beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) }?;
-    // SAFETY: passed on, with a path of the shim.
-    unsafe { outputs::access(CWD, beyond.c_str()?.as_ptr(), mode, flags) }
+    unsafe { crate::outputs::access_beyond(dirfd, path, mode, flags) }
 }
 
 /// What an output root says of a path, by links from outside, too.

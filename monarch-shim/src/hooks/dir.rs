@@ -17,18 +17,25 @@ use monarch_guest::guard::{Asked, is_still};
 
 const CWD: c_int = libc::AT_FDCWD;
 
-/// A stream of the shim; null, with errno, for a directory that is not there; `None`: the kernel's.
-unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
-    // SAFETY: the application's pointer, tested before it is read.
+/// A stream of the shim; null, with errno, for a directory that is not there. Otherwise the
+/// kernel's, by `next` at a path.
+unsafe fn open_stream(
+    dirfd: c_int,
+    path: *const c_char,
+    next: impl FnOnce(c_int, *const c_char) -> *mut DIR,
+) -> *mut DIR {
+    // SAFETY: the application's pointer, tested before it is read; a path of the shim.
     unsafe {
-        if let Some(stream) = outputs::open_dir(dirfd, path) {
-            return Some(stream);
+        if let Some(stream) = outputs::open_dir(dirfd, path).or_else(|| open_indexed(dirfd, path)) {
+            return stream.cast();
         }
-        open_indexed(dirfd, path).or_else(|| {
-            // By links outside of the output roots.
-            let mut beyond = outputs::beyond(dirfd, path, true)?;
-            outputs::open_dir(CWD, beyond.c_str()?.as_ptr())
-        })
+        // By links outside of the output roots. What is published by then is opened there: a link
+        // that led there may not be.
+        let mut beyond = outputs::beyond(dirfd, path, true);
+        match beyond.as_mut().and_then(|at| at.c_str()) {
+            Some(at) => outputs::open_dir(CWD, at.as_ptr()).map_or_else(|| next(CWD, at.as_ptr()), <*mut _>::cast),
+            None => next(dirfd, path),
+        }
     }
 }
 
@@ -69,28 +76,37 @@ fn read(stream: &mut Stream) -> *mut dirent64 {
     stream.read().map_or(core::ptr::null_mut(), |e| &raw mut *e)
 }
 
+/// scandir(3); by `next`, at a path, where the stream would be the kernel's.
 unsafe fn scan(
     dirfd: c_int,
     path: *const c_char,
     list: *mut *mut *mut dirent64,
-    filter: Filter,
-    compare: Compare,
-) -> Option<c_int> {
+    (filter, compare): (Filter, Compare),
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    let mut plainly = None;
     // SAFETY: a stream of the shim.
     unsafe {
-        let stream = open_stream(dirfd, path)?;
-        if stream.is_null() {
-            return Some(-1);
+        let stream = open_stream(dirfd, path, |dirfd, path| {
+            plainly = Some(next(dirfd, path));
+            core::ptr::null_mut()
+        });
+        if let Some(done) = plainly {
+            return done;
         }
+        if stream.is_null() {
+            return -1;
+        }
+        let stream = stream.cast();
         let n = dirs::scan(stream, list, filter, compare);
         dirs::close(stream);
-        Some(n)
+        n
     }
 }
 
 hook! { next;
     fn opendir(path: *const c_char) -> *mut DIR {
-        open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
+        open_stream(CWD, path, |_, path| next(path))
     }
     fn fdopendir(fd: c_int) -> *mut DIR {
         outputs::open_dir_fd(fd).map_or_else(|| next(fd), <*mut _>::cast)
@@ -126,15 +142,15 @@ hook! { next;
         match behind(dir) { Behind::Ours(mut s) => s.descriptor(ctx::mapped()), Behind::Real(d) => next(d) }
     }
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
-        scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))
+        scan(CWD, path, list, (filter, compare), |_, path| next(path, list, filter, compare))
     }
     fn scandir64(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
-        scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))
+        scan(CWD, path, list, (filter, compare), |_, path| next(path, list, filter, compare))
     }
     fn scandirat(dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
-        scan(dirfd, path, list, filter, compare).unwrap_or_else(|| next(dirfd, path, list, filter, compare))
+        scan(dirfd, path, list, (filter, compare), |dirfd, path| next(dirfd, path, list, filter, compare))
     }
     fn scandirat64(dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
-        scan(dirfd, path, list, filter, compare).unwrap_or_else(|| next(dirfd, path, list, filter, compare))
+        scan(dirfd, path, list, (filter, compare), |dirfd, path| next(dirfd, path, list, filter, compare))
     }
 }

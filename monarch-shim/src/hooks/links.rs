@@ -33,8 +33,7 @@ unsafe fn beyond(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usiz
             core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), len);
             return Some(len as isize);
         }
-        let mut beyond = outputs::beyond(dirfd, path, false)?;
-        outputs::read_link(CWD, beyond.c_str()?.as_ptr(), buf, room)
+        outputs::read_link_beyond(dirfd, path, buf, room)
     }
 }
 
@@ -79,29 +78,38 @@ unsafe fn indexed(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usi
     Some(told)
 }
 
-/// The real path of a pending file; null, with errno, for a name that the job has removed; `None`
-/// for all other paths. Allocated if `out` is null.
-unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_char> {
+/// The real path of a pending file; null, with errno, for a name that the job has removed. All
+/// others by `next`, at a path. Allocated if `out` is null.
+unsafe fn real_path(
+    path: *const c_char,
+    out: *mut c_char,
+    next: impl FnOnce(*const c_char) -> *mut c_char,
+) -> *mut c_char {
     // SAFETY: the application's pointers, tested before they are read; `out` has PATH_MAX bytes by
     // the contract of realpath(3).
     unsafe {
-        outputs::real_path(path, out).or_else(|| {
-            // By links outside of the output roots.
-            let mut beyond = outputs::named_open(CWD, path, true).or_else(|| outputs::beyond(CWD, path, true))?;
-            outputs::real_path(beyond.c_str()?.as_ptr(), out)
-        })
+        if let Some(real) = outputs::real_path(path, out) {
+            return real;
+        }
+        // By links outside of the output roots. What is published by then is there: a link that led
+        // there may not be.
+        let mut beyond = outputs::named_open(CWD, path, true).or_else(|| outputs::beyond(CWD, path, true));
+        match beyond.as_mut().and_then(|at| at.c_str()) {
+            Some(at) => outputs::real_path(at.as_ptr(), out).unwrap_or_else(|| next(at.as_ptr())),
+            None => next(path),
+        }
     }
 }
 
 hook! { next;
     fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
-        real_path(path, out).unwrap_or_else(|| next(path, out))
+        real_path(path, out, |path| next(path, out))
     }
     fn __realpath_chk(path: *const c_char, out: *mut c_char, len: usize) -> *mut c_char {
-        real_path(path, out).unwrap_or_else(|| next(path, out, len))
+        real_path(path, out, |path| next(path, out, len))
     }
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-        real_path(path, core::ptr::null_mut()).unwrap_or_else(|| next(path))
+        real_path(path, core::ptr::null_mut(), |path| next(path))
     }
     fn readlink(path: *const c_char, buf: *mut c_char, room: usize) -> isize {
         target(CWD, path, buf, room).unwrap_or_else(|| next(path, buf, room))

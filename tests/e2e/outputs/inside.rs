@@ -50,6 +50,55 @@ fn names_through_proc_are_answered_as_directly() {
     }
 }
 
+/// A path from outside leads by a link that is not published to what is: a call on the path itself
+/// would not find it.
+#[test]
+fn what_is_published_is_found_through_links_that_are_not() {
+    let script = r###"
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.realpath.restype = ctypes.c_char_p
+libc.opendir.restype = ctypes.c_void_p
+libc.closedir.argtypes = [ctypes.c_void_p]
+top = os.open(".", os.O_PATH | os.O_DIRECTORY)
+with open("first", "w") as f:
+    f.write("what is pending holds the link up")
+os.symlink("d", "l")
+def listed(path):
+    stream, names = libc.opendir(path.encode()), ctypes.POINTER(ctypes.c_void_p)()
+    if stream:
+        libc.closedir(stream)
+    return stream is not None, libc.scandir(path.encode(), ctypes.byref(names), None, None)
+for base in f"/proc/self/fd/{top}/l", "/proc/self/cwd/l":
+    print([os.access(base + name, mode) for name in ("", "/x", "/none") for mode in (os.F_OK, os.W_OK, os.X_OK)])
+    print(listed(base), sorted(os.listdir(base)), os.readlink(base + "/k"), os.readlink(base))
+    print(os.path.basename(libc.realpath((base + "/x").encode(), None)), os.stat(base + "/x").st_size)
+    try:
+        os.readlink(base + "/x")
+    except OSError as e:
+        print(e.errno)
+    with open(base + "/x") as f:
+        print(f.read(), flush=True)
+print("## end", flush=True)
+"###;
+    let w = Outputs::new();
+    let begin = || {
+        let dir = w.root().join("d");
+        fs::create_dir(&dir).expect("own directory");
+        fs::write(dir.join("x"), "published").expect("own file");
+        std::os::unix::fs::symlink("x", dir.join("k")).expect("own link");
+        w.here(Job::new("python3").arg("-c").arg(script))
+    };
+    let direct = w.direct(&begin());
+    assert!(direct.ended.text().contains("## end"), "{}", direct.ended.errors());
+    for drain in Drain::ALL {
+        let staged = w.staged(&begin(), drain);
+        assert_same(&direct.ended, &staged.ended);
+        let differ = differences(&direct.tree, &staged.tree);
+        assert!(differ.is_empty(), "{drain:?}: another tree:\n{}", differ.join("\n"));
+    }
+}
+
 /// `run` finds links in the environment that lead into the root, to it and towards it; the job
 /// turns one of them to another directory.
 #[test]

@@ -253,6 +253,46 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
     }
 }
 
+/// [`access`] at the path to which links from outside of the output roots lead, while something is
+/// pending there. Also what is published by then: a link that led there may not be.
+///
+/// # Safety
+/// As for [`user::path`].
+pub unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
+    // SAFETY: by contract; a path of the shim.
+    unsafe {
+        let mut at = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+        let at = at.c_str()?;
+        let plainly = || kernel::access(at, mode, flags).map_or_else(failed, |()| 0);
+        Some(access(libc::AT_FDCWD, at.as_ptr(), mode, flags).unwrap_or_else(plainly))
+    }
+}
+
+/// What a call returns that has failed with this error.
+fn failed(e: kernel::Errno) -> c_int {
+    errno::set_errno(e);
+    -1
+}
+
+/// [`read_link`] at the path to which links from outside of the output roots lead, while something
+/// is pending there. Also what is published by then: a link that led there may not be.
+///
+/// # Safety
+/// As for [`user::path`].
+pub unsafe fn read_link_beyond(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: by contract; a path of the shim.
+    unsafe {
+        let mut at = beyond(dirfd, path, false)?;
+        let at = at.c_str()?;
+        let plainly = || {
+            let args = [libc::AT_FDCWD as isize as usize, at.as_ptr() as usize, buf as usize, room, 0, 0];
+            let done = sys::call(libc::SYS_readlinkat, args);
+            if done < 0 { failed(-done as c_int) as isize } else { done }
+        };
+        Some(read_link(libc::AT_FDCWD, at.as_ptr(), buf, room).unwrap_or_else(plainly))
+    }
+}
+
 /// readlink(2).
 ///
 /// # Safety
