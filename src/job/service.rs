@@ -416,11 +416,13 @@ impl Service {
 fn attach(config: &Config, joining: Joining) -> Result<(Client, Attached, Status), ClientError> {
     let Joined { mut client, attached, before } = client::attach_or_start(config, joining, || spawn::agent(config))?;
     let now = client.status()?;
+    let Some(before) = before else { return Ok((client, attached, now)) };
     // What the agent has copied since it has the roots counts for this job. (The job itself is one
     // of those that are there at the begin.)
     let mut agent = before.agent;
     agent.extend(now.agent.get_key_value(JOBS_ATTACHED).map(|(name, jobs)| (name.clone(), *jobs)));
-    Ok((client, attached, Status { agent, pfs_opens: before.pfs_opens, ..now }))
+    let (jobs, counters, pfs_opens) = (now.jobs.max(before.jobs + 1), before.counters, before.pfs_opens);
+    Ok((client, attached, Status { jobs, counters, agent, pfs_opens, ..now }))
 }
 
 /// Whether the kernel or a batch system may kill the remaining processes when this process ends:

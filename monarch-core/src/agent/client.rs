@@ -246,8 +246,9 @@ pub struct Joined {
     pub client: Client,
     /// What the job's processes need.
     pub attached: Attached,
-    /// How the agent was before it had the job's roots. (It copies as soon as it has them.)
-    pub before: Status,
+    /// How the agent was before it had the job's roots, if it said so. (It copies as soon as it has
+    /// them.)
+    pub before: Option<Status>,
 }
 
 /// An agent's process that was started.
@@ -269,9 +270,9 @@ pub fn attach_or_start<S: Starting>(
     let start = Instant::now();
     loop {
         let mut client = find_or_start(config, start, &mut spawn)?;
-        let before = client.status();
-        match before.map_err(ClientError::Io).and_then(|before| Ok((before, client.attach(config, joining)?))) {
-            Ok((before, attached)) => return Ok(Joined { client, attached, before }),
+        let before = client.status().ok();
+        match client.attach(config, joining) {
+            Ok(attached) => return Ok(Joined { client, attached, before }),
             // It was about to end.
             Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),
             Err(e) => return Err(e),

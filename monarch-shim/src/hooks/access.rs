@@ -62,7 +62,7 @@ unsafe fn check(
     })
 }
 
-/// What an overlay says of a path outside of the output roots from which links lead there.
+/// What is pending where a path from outside of the output roots leads says of it.
 #[inline]
 unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
     // SAFETY: passed on.

@@ -29,11 +29,13 @@ unsafe fn open_stream(
         if let Some(stream) = outputs::open_dir(dirfd, path).or_else(|| open_indexed(dirfd, path)) {
             return stream.cast();
         }
-        // By links outside of the output roots. What is published by then is opened there: a link
-        // that led there may not be.
-        let mut beyond = outputs::beyond(dirfd, path, true);
-        match beyond.as_mut().and_then(|at| at.c_str()) {
-            Some(at) => outputs::open_dir(CWD, at.as_ptr()).map_or_else(|| next(CWD, at.as_ptr()), <*mut _>::cast),
+        // By links outside of the output roots.
+        let mut lead = outputs::beyond(dirfd, path, true);
+        if let Some(stream) = lead.as_mut().and_then(|l| outputs::open_dir(CWD, l.at.c_str()?.as_ptr())) {
+            return stream.cast();
+        }
+        match lead.as_mut().and_then(outputs::Lead::instead) {
+            Some(at) => next(CWD, at.as_ptr()),
             None => next(dirfd, path),
         }
     }

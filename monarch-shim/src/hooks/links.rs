@@ -91,11 +91,17 @@ unsafe fn real_path(
         if let Some(real) = outputs::real_path(path, out) {
             return real;
         }
-        // By links outside of the output roots. What is published by then is there: a link that led
-        // there may not be.
-        let mut beyond = outputs::named_open(CWD, path, true).or_else(|| outputs::beyond(CWD, path, true));
-        match beyond.as_mut().and_then(|at| at.c_str()) {
-            Some(at) => outputs::real_path(at.as_ptr(), out).unwrap_or_else(|| next(at.as_ptr())),
+        if let Some(mut named) = outputs::named_open(CWD, path, true) {
+            let real = named.c_str().and_then(|at| outputs::real_path(at.as_ptr(), out));
+            return real.unwrap_or_else(|| next(path));
+        }
+        // By links outside of the output roots.
+        let mut lead = outputs::beyond(CWD, path, true);
+        if let Some(real) = lead.as_mut().and_then(|l| outputs::real_path(l.at.c_str()?.as_ptr(), out)) {
+            return real;
+        }
+        match lead.as_mut().and_then(outputs::Lead::instead) {
+            Some(at) => next(at.as_ptr()),
             None => next(path),
         }
     }

@@ -16,7 +16,7 @@ pub use inside::{
     Subject, connect, has_roots, is_pending, is_removed, may_differ, may_walk_over, publish, publish_all,
 };
 pub use looking::{
-    Before, access, access_beyond, beyond, beyond_found, beyond_opened, data_of, file_system, is_at, named_open,
+    Before, Lead, access, access_beyond, beyond, beyond_found, beyond_opened, data_of, file_system, is_at, named_open,
     part_of, read_link, read_link_beyond, real_path, stat, statx,
 };
 pub use naming::{Linking, link, make, remove, rename, root_at, settle, symlink, unlink, was_removed};

@@ -13,16 +13,33 @@ use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::{self, Ctx};
 use monarch_guest::{errno, sys, user};
 
-/// Where a path leads by links outside of the output roots, if something is pending below one: the
-/// absolute path there, on which the call is to be made first, or again.
+/// Where a path leads by links outside of the output roots.
+pub struct Lead {
+    /// The absolute path there, on which the call is to be made first, or again.
+    pub at: Absolute,
+    /// Whether a link that was not published has led there: the kernel may not find it by the path
+    /// itself. (Otherwise the kernel knows best: it follows `/proc/self/fd/N` to what is open,
+    /// whatever has that name.)
+    by_overlay: bool,
+}
+
+impl Lead {
+    /// The path on which a call is to be made plainly in place of the original one, if there is
+    /// one. What is not pending is published, but a link that leads there may not be.
+    pub fn instead(&mut self) -> Option<&core::ffi::CStr> {
+        if self.by_overlay { self.at.c_str() } else { None }
+    }
+}
+
+/// Where a path leads by links outside of the output roots, if something is pending below one.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline]
-pub unsafe fn beyond(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+pub unsafe fn beyond(dirfd: c_int, path: *const c_char, follow: bool) -> Option<Lead> {
     let ctx = pending()?;
     // SAFETY: by contract.
-    unsafe { beyond_links(&ctx, dirfd, path, follow) }
+    unsafe { lead_of(&ctx, dirfd, path, follow) }
 }
 
 /// The context, while something is pending below an output root.
@@ -33,7 +50,7 @@ fn pending() -> Option<Ctx> {
 
 #[cold]
 #[inline(never)]
-unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Absolute> {
+unsafe fn lead_of(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: bool) -> Option<Lead> {
     // SAFETY: by contract.
     let bytes = unsafe { user::path(path)? };
     let saved = errno::errno();
@@ -41,7 +58,8 @@ unsafe fn beyond_links(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: boo
         if bytes.is_empty() || Place::find(ctx, dirfd, bytes).is_some() {
             return None;
         }
-        Place::behind_links(ctx, dirfd, bytes, follow)?.as_named().ok()
+        let place = Place::behind_links(ctx, dirfd, bytes, follow)?;
+        Some(Lead { at: place.as_named().ok()?, by_overlay: place.by_overlay })
     };
     let found = lead();
     errno::set_errno(saved);
@@ -105,7 +123,7 @@ pub unsafe fn beyond_found(
         None => matches!(errno::errno(), libc::ENOENT | libc::ENOTDIR),
     };
     // SAFETY: by contract.
-    if may_lead { unsafe { beyond_links(&ctx, dirfd, path, follow) } } else { None }
+    if may_lead { unsafe { lead_of(&ctx, dirfd, path, follow) }.map(|lead| lead.at) } else { None }
 }
 
 /// Where links have led that a plain open of a path outside of the output roots has followed, if
@@ -141,7 +159,7 @@ unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, 
         unsafe { now.fill(|out| path_even_if_removed(fd, out)) }?;
         roots::at(ctx, now.get())?;
         // SAFETY: by contract.
-        unsafe { beyond_links(ctx, dirfd, path, follow) }
+        unsafe { lead_of(ctx, dirfd, path, follow).map(|lead| lead.at) }
     };
     let found = lead();
     errno::set_errno(saved);
@@ -254,17 +272,16 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
 }
 
 /// [`access`] at the path to which links from outside of the output roots lead, while something is
-/// pending there. Also what is published by then: a link that led there may not be.
+/// pending below one.
 ///
 /// # Safety
 /// As for [`user::path`].
 pub unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract; a path of the shim.
     unsafe {
-        let mut at = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
-        let at = at.c_str()?;
-        let plainly = || kernel::access(at, mode, flags).map_or_else(failed, |()| 0);
-        Some(access(libc::AT_FDCWD, at.as_ptr(), mode, flags).unwrap_or_else(plainly))
+        let mut lead = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+        access(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), mode, flags)
+            .or_else(|| Some(kernel::access(lead.instead()?, mode, flags).map_or_else(failed, |()| 0)))
     }
 }
 
@@ -275,21 +292,20 @@ fn failed(e: kernel::Errno) -> c_int {
 }
 
 /// [`read_link`] at the path to which links from outside of the output roots lead, while something
-/// is pending there. Also what is published by then: a link that led there may not be.
+/// is pending below one.
 ///
 /// # Safety
 /// As for [`user::path`].
 pub unsafe fn read_link_beyond(dirfd: c_int, path: *const c_char, buf: *mut c_char, room: usize) -> Option<isize> {
     // SAFETY: by contract; a path of the shim.
     unsafe {
-        let mut at = beyond(dirfd, path, false)?;
-        let at = at.c_str()?;
-        let plainly = || {
-            let args = [libc::AT_FDCWD as isize as usize, at.as_ptr() as usize, buf as usize, room, 0, 0];
-            let done = sys::call(libc::SYS_readlinkat, args);
-            if done < 0 { failed(-done as c_int) as isize } else { done }
-        };
-        Some(read_link(libc::AT_FDCWD, at.as_ptr(), buf, room).unwrap_or_else(plainly))
+        let mut lead = beyond(dirfd, path, false)?;
+        read_link(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), buf, room).or_else(|| {
+            let at = lead.instead()?.as_ptr() as usize;
+            let done =
+                sys::call(libc::SYS_readlinkat, [libc::AT_FDCWD as isize as usize, at, buf as usize, room, 0, 0]);
+            Some(if done < 0 { failed(-done as c_int) as isize } else { done })
+        })
     }
 }
 

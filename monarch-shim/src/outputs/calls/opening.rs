@@ -42,8 +42,8 @@ pub unsafe fn open_beyond(dirfd: c_int, path: *const c_char, flags: c_int, mode:
             if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
                 return None;
             }
-            let mut beyond = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?;
-            open(libc::AT_FDCWD, beyond.c_str()?.as_ptr(), flags, mode)
+            let mut lead = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?;
+            open(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), flags, mode)
         })
     }
 }
