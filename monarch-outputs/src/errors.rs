@@ -152,7 +152,7 @@ pub fn advice(errno: Errno) -> &'static str {
         Errno::ACCESS | Errno::PERM => "check the permissions of the directory",
         Errno::ROFS => "the file system is mounted read-only",
         Errno::FBIG => "the file system takes no file of this size",
-        Errno::NOTDIR | Errno::LOOP => "a directory was replaced by something else: make it again",
+        Errno::NOTDIR | Errno::LOOP | Errno::XDEV => "a directory was replaced by something else: make it again",
         Errno::ISDIR => "a directory has the name of the file: rename it",
         _ => "the agent tries again; see whether the file system answers",
     }

@@ -6,6 +6,9 @@ use monarch_abi::PATH_MAX;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::sys;
 
+/// What the kernel puts behind the path of what was removed. Names may end like that, too.
+pub const DELETED: &[u8] = b" (deleted)";
+
 /// The path of an open file or directory, as the kernel knows it.
 #[must_use]
 pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
@@ -13,7 +16,7 @@ pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<us
     // SAFETY: as many bytes were written.
     let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
     // The kernel says so of what was removed; but names may end like that, too.
-    let removed = text.ends_with(b" (deleted)") && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
+    let removed = text.ends_with(DELETED) && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
     (!removed).then_some(len)
 }
 

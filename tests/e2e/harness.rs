@@ -45,6 +45,12 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(150);
 /// Pause between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// `all` for `./test --all`, which sets `MONARCH_TESTS=all`; `daily` otherwise: how often a test
+/// tries what happens now and then, or which of many cases that resemble each other it takes.
+pub fn cases<T>(daily: T, all: T) -> T {
+    if std::env::var_os("MONARCH_TESTS").is_some_and(|which| which == "all") { all } else { daily }
+}
+
 /// The directory `target`.
 pub fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("own path");

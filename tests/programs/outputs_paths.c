@@ -1,11 +1,11 @@
 /* Every function of the C library that takes a path, asked about names below an output root that
- * are pending: `outputs-paths [--no-barriers|--gaps] [WAY] [NAME...]` in the directory where they
- * go. Each says what it answers for a file, a directory, a link, a file that is open for writing,
- * and names that were just removed. `--no-barriers` leaves out what waits until all is published,
- * and `--gaps` takes in what is answered otherwise (docs/OUTPUTS.md, Known gaps). Ways to name
- * them: `--alias`, through a link in TMPDIR to their directory; `--links`, by links to them;
- * `--proc`, by /proc/self/cwd; `--root`, by /proc/thread-self/root; `--number`, by a descriptor of
- * their directory. */
+ * are pending: `outputs-paths [--no-barriers|--few|--gaps] [WAY] [NAME...]` in the directory where
+ * they go. Each says what it answers for a file, a directory, a link, a file that is open for
+ * writing, names that were just removed, links to elsewhere, and paths with `..`. `--few` leaves
+ * out the last two, `--no-barriers` what waits until all is published, and `--gaps` takes in what
+ * is answered otherwise (docs/OUTPUTS.md, Known gaps). Ways to name them: `--alias`, through a link
+ * in TMPDIR to their directory; `--links`, by links to them; `--proc`, by /proc/self/cwd; `--root`,
+ * by /proc/thread-self/root; `--number`, by a descriptor of their directory. */
 #include "common.h"
 #include <dlfcn.h>
 #include <fts.h>
@@ -27,8 +27,15 @@
 extern char **environ;
 
 /* What is asked about. */
-enum kind { FILE_, DIR_, LINK_, WRITTEN, REMOVED, REMOVED_DIR, BELOW_REMOVED, BELOW_FILE, KINDS };
-static const char *const NAMES[KINDS] = {"f", "d", "l", "w", "r", "rd", "rd/x", "f/x"};
+enum kind {
+    FILE_, DIR_, LINK_, WRITTEN, REMOVED, REMOVED_DIR, BELOW_REMOVED, BELOW_FILE,
+    /* Links: to a file outside, into a directory there, to nothing, to a link, into a directory, in a circle, to themselves. */
+    LINK_OUT, BELOW_OUT, LINK_NONE, LINK_LINK, BELOW_LINK, LINK_ROUND, LINK_SELF,
+    /* `..` behind a directory, a removed one, a file, and in a link. */
+    ABOVE_DIR, ABOVE_REMOVED, ABOVE_FILE, LINK_ABOVE, KINDS
+};
+enum { FEW = LINK_OUT };
+static const char *const NAMES[KINDS] = {"f", "d", "l", "w", "r", "rd", "rd/x", "f/x", "lo", "lod/in", "ln", "ll", "ldr/in", "lu/lu/f", "ls", "d/../f", "rd/..", "f/..", "la"};
 
 static void must(int good, const char *what)
 {
@@ -313,6 +320,13 @@ static const char *home(int call, int kind)
 }
 static int is_made[COUNT][KINDS];
 
+/* A path outside of all output roots. */
+static const char *outside(const char *name)
+{
+    static char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/outside.%s", getenv("TMPDIR"), name);
+    return path;
+}
 /* What is there, and published, before. */
 static void begin(int call, int kind)
 {
@@ -321,7 +335,7 @@ static void begin(int call, int kind)
     if (mkdir(dir, 0755) && errno == EEXIST) return;
     if (!strncmp(dir, "by_number", 9)) { snprintf(path, sizeof path, "%s/old", dir); put(path, "an old file"); }
     if (kind == REMOVED) { snprintf(path, sizeof path, "%s/r", dir); put(path, "to be removed"); }
-    if (kind == REMOVED_DIR || kind == BELOW_REMOVED) { snprintf(path, sizeof path, "%s/rd", dir); must(!mkdir(path, 0755), path); }
+    if (kind == REMOVED_DIR || kind == BELOW_REMOVED || kind == ABOVE_REMOVED || kind == LINK_ABOVE) { snprintf(path, sizeof path, "%s/rd", dir); must(!mkdir(path, 0755), path); }
 }
 static int writer = -1;
 /* What is pending. */
@@ -338,6 +352,17 @@ static void make(int call, int kind)
         break;
     case REMOVED: must(!unlink("r"), "unlink"); break;
     case REMOVED_DIR: case BELOW_REMOVED: must(!rmdir("rd"), "rmdir"); break;
+    case LINK_OUT: unlink(outside("file")); put(outside("file"), "outside"); must(!symlink(outside("file"), "lo"), "lo"); break;
+    case BELOW_OUT: mkdir(outside("dir"), 0755); unlink(outside("dir/in")); put(outside("dir/in"), "outside"); must(!symlink(outside("dir"), "lod"), "lod"); break;
+    case LINK_NONE: must(!symlink("none", "ln"), "ln"); break;
+    case LINK_LINK: put("f", "a pending file"); must(!symlink("f", "l") && !symlink("l", "ll"), "ll"); break;
+    case BELOW_LINK: must(!mkdir("d", 0755), "mkdir"); put("d/in", "in a directory"); must(!symlink("d", "ldr"), "ldr"); break;
+    case LINK_ROUND: put("f", "a pending file"); must(!symlink(".", "lu"), "lu"); break;
+    case LINK_SELF: must(!symlink("ls", "ls"), "ls"); break;
+    case ABOVE_DIR: must(!mkdir("d", 0755), "mkdir"); put("f", "a pending file"); break;
+    case ABOVE_REMOVED: must(!rmdir("rd"), "rmdir"); break;
+    case ABOVE_FILE: put("f", "a pending file"); break;
+    case LINK_ABOVE: must(!rmdir("rd") && !symlink("rd/..", "la"), "la"); break;
     }
     is_made[call][kind] = 1;
 }
@@ -369,10 +394,11 @@ static const char *named(const char *name)
 
 int main(int argc, char **argv)
 {
-    int barriers = 1, gaps = 0, first = 1;
+    int barriers = 1, gaps = 0, first = 1, kinds_asked = KINDS;
     for (; first < argc && argv[first][0] == '-'; first++) {
         if (!strcmp(argv[first], "--no-barriers")) barriers = 0;
         if (!strcmp(argv[first], "--gaps")) gaps = 1;
+        if (!strcmp(argv[first], "--few")) kinds_asked = FEW;
         if (!strcmp(argv[first], "--alias")) from = ALIAS;
         if (!strcmp(argv[first], "--links")) from = LINKS;
         if (!strcmp(argv[first], "--proc")) from = PROC;
@@ -384,8 +410,9 @@ int main(int argc, char **argv)
         for (unsigned c = 0; c < COUNT; c++) {
             int is_chosen = first >= argc;
             for (int n = first; n < argc; n++) is_chosen |= !strcmp(argv[n], CALLS[c].name);
-            for (int kind = 0; is_chosen && kind < KINDS; kind++) {
-                if ((!barriers && CALLS[c].waits & 1u << kind) || (!gaps && CALLS[c].gaps & 1u << kind)) continue;
+            for (int kind = 0; is_chosen && kind < kinds_asked; kind++) {
+                unsigned is_link = kind >= LINK_OUT && CALLS[c].waits;
+                if ((!barriers && (is_link || CALLS[c].waits & 1u << kind)) || (!gaps && CALLS[c].gaps & 1u << kind)) continue;
                 if (pass == 0) { begin((int)c, kind); continue; }
                 const char *dir = home((int)c, kind);
                 must(!chdir(dir), dir);

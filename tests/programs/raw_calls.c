@@ -280,10 +280,11 @@ static void sandbox(void)
     look("c");
 }
 
+static int rounds = 500;
 static void *many(void *number)
 {
     long wrong = 0, n = (long)number;
-    for (int k = 0; k < 500; k++) {
+    for (int k = 0; k < rounds; k++) {
         char from[64], to[64];
         snprintf(from, sizeof from, "t%ld-%d.part", n, k);
         snprintf(to, sizeof to, "t%ld-%d", n, k % 10);
@@ -296,6 +297,7 @@ static void threads(void)
 {
     pthread_t all[8];
     long wrong = 0;
+    if (getenv("ROUNDS")) rounds = atoi(getenv("ROUNDS"));
     for (long n = 0; n < 8; n++) pthread_create(&all[n], NULL, many, (void *)n);
     for (int n = 0; n < 8; n++) {
         void *one;

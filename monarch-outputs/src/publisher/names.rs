@@ -94,6 +94,19 @@ impl Names {
         }
     }
 
+    /// Leaves a name alone that cannot be removed, as a symbolic link leads out of the output root
+    /// on the way there by now. Holding other entries would bring back nothing.
+    pub(super) fn unless_outside(&mut self, failure: Failure, path: &[u8]) -> Result<(), Failure> {
+        if failure.is_of_tier || failure.errno != Errno::XDEV {
+            return Err(failure);
+        }
+        self.notes.push(format!(
+            "{} was removed by the job, and a symbolic link leads out of the output root there by now: it is kept",
+            lossy(path)
+        ));
+        Ok(())
+    }
+
     /// Removes a directory. Part files of this node that are in it move into the output root, and
     /// are handed over.
     pub(super) fn rmdir(&mut self, path: &[u8], moved: &mut Vec<MovedPart>) -> Result<(), Failure> {

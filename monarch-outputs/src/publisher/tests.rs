@@ -4,8 +4,8 @@ use super::*;
 use crate::load::load;
 use crate::staging::RootInfo;
 use crate::target::Attributes;
-use crate::target::doubles::MemoryTarget;
-use monarch_abi::outputs::record::{Header, Op, Record};
+use crate::target::doubles::{Call, Fault, Faults, FaultyTarget, MemoryTarget};
+use monarch_abi::outputs::record::{Header, Op, Record, flag};
 use tempfile::TempDir;
 
 /// A publisher and the plan that it follows.
@@ -36,7 +36,9 @@ impl Bench {
 
     fn record(&mut self, op: Op, id: u64, a: &[u8], b: &[u8]) {
         self.seq += 1;
-        let header = Header { seq: self.seq, id, ..Header::default() };
+        // What is removed was published before.
+        let flags = if op == Op::Unlink { flag::PUBLISHED } else { 0 };
+        let header = Header { seq: self.seq, id, flags, ..Header::default() };
         self.plan.lock().planner.record(&Record { header, op, a, b });
     }
 
@@ -149,4 +151,25 @@ fn what_was_changed_before_it_was_looked_at_is_no_clean_copy() {
     assert!(!is_clean(TargetStat { size: 1, ..st }), "cut");
     assert!(!is_clean(TargetStat { mtime_ns: 5_000_001_700, ..st }), "written");
     assert!(!is_clean(TargetStat { ino: 7, ..st }), "replaced");
+}
+
+/// Another node has put a link out of the output root in the place of the directory: nothing is
+/// lost when the name stays, and all that comes after it would be held for good.
+#[test]
+fn a_removal_that_a_link_leads_out_of_the_root_holds_nothing() {
+    for (op, call) in [(Op::Unlink, Call::Unlink), (Op::Rmdir, Call::Rmdir)] {
+        let mut bench = Bench::new();
+        let faults = Arc::<Faults>::default();
+        faults.add(Fault { call, after: 0, times: u64::MAX, errno: Errno::XDEV });
+        bench.publisher.names.target = Arc::new(FaultyTarget::new(bench.pfs.clone(), faults));
+        bench.pfs.create(b"d/a", 0o644).unwrap();
+        bench.record(op, 0, b"d/a", b"");
+        bench.write(1, b"b");
+        bench.copy();
+        assert!(matches!(bench.step(), StepEnd::Done));
+        assert!(matches!(bench.step(), StepEnd::Done));
+        assert_eq!(bench.content(b"b"), Some(b"1".to_vec()));
+        let notes = bench.publisher.take_notes();
+        assert!(notes.iter().any(|note| note.contains("a symbolic link leads out")), "{notes:?}");
+    }
 }

@@ -31,6 +31,9 @@ unsafe fn open_stream(
         }
         // By links outside of the output roots.
         let mut lead = outputs::beyond(dirfd, path, true);
+        if lead.as_ref().is_some_and(|lead| lead.is_held) {
+            return outputs::open_held_dir(dirfd, path).map_or_else(|| next(dirfd, path), <*mut _>::cast);
+        }
         if let Some(stream) = lead.as_mut().and_then(|l| outputs::open_dir(CWD, l.at.c_str()?.as_ptr())) {
             return stream.cast();
         }

@@ -440,7 +440,7 @@ unsafe fn open_other(
 unsafe fn missed(before: Before, dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: passed on.
     let again = unsafe { outputs::beyond_found(before, None, dirfd, path, flags & libc::O_NOFOLLOW == 0) };
-    let again = again.and_then(|mut beyond| {
+    let again = again.and_then(outputs::Lead::elsewhere).and_then(|mut beyond| {
         let path = beyond.c_str()?;
         // SAFETY: passed on, with a path of the shim.
         let staged = unsafe { outputs::open(CWD, path.as_ptr(), flags, 0) };

@@ -82,9 +82,18 @@ unsafe fn found_plainly(
         // (Before the device may be that of a copy's file.)
         let dev = (result == 0).then(|| (*buf).st_dev);
         let result = translate(result, buf);
+        if result == 0 && outputs::stat::may_be_staged_file((*buf).st_mode) {
+            outputs::stat::translate_named(dirfd, path, |fd| outputs::stat::translate_open(fd, &mut *buf));
+        }
         match outputs::beyond_found(before, dev, dirfd, path, follow) {
             None => result,
-            Some(beyond) => stat_beyond(beyond, buf, follow, result),
+            Some(lead) if lead.is_held => {
+                if result == 0 {
+                    (*buf).st_nlink = 0;
+                }
+                result
+            }
+            Some(lead) => stat_beyond(lead.at, buf, follow, result),
         }
     }
 }
@@ -396,9 +405,18 @@ unsafe fn statx_any(
         let result = next(mask);
         let dev = (result == 0).then(|| libc::makedev((*buf).stx_dev_major, (*buf).stx_dev_minor));
         let result = translate_x(result, mask, buf, &next);
+        if result == 0 && before.has_roots() && outputs::stat::may_be_staged_file(u32::from((*buf).stx_mode)) {
+            outputs::stat::translate_named(dirfd, path, |fd| outputs::stat::translate_open_x(fd, &mut *buf));
+        }
         // A link may lead to what is pending.
-        let Some(mut beyond) = outputs::beyond_found(before, dev, dirfd, path, follow) else { return result };
-        let Some(path) = beyond.c_str() else { return result };
+        let Some(mut lead) = outputs::beyond_found(before, dev, dirfd, path, follow) else { return result };
+        if lead.is_held {
+            if result == 0 {
+                (*buf).stx_nlink = 0;
+            }
+            return result;
+        }
+        let Some(path) = lead.at.c_str() else { return result };
         match outputs::statx(CWD, path.as_ptr(), follow, buf, on) {
             Some(done) => done,
             // It may be published by now.

@@ -78,7 +78,7 @@ unsafe fn found_stream(
 ) -> *mut FILE {
     let beyond = if stream.is_null() {
         // SAFETY: passed on.
-        unsafe { outputs::beyond_found(before, None, CWD, path, true) }
+        unsafe { outputs::beyond_found(before, None, CWD, path, true) }.and_then(outputs::Lead::elsewhere)
     } else if before.has_roots() {
         // SAFETY: an open stream, and the application's path.
         unsafe { outputs::beyond_opened(before, libc::fileno(stream), CWD, path, true) }

@@ -7,6 +7,10 @@ use monarch_guest::errno;
 /// No error of a call: its output root is not staged any more, so that the call is a plain one.
 pub const GONE: Errno = c_int::MAX;
 
+/// No error of a call: symbolic links lead out of the output roots, so that the call is a plain
+/// one.
+pub const LEADS_OUT: Errno = c_int::MAX - 1;
+
 /// A result whose error is the application's.
 pub type Result<T> = core::result::Result<T, Errno>;
 
@@ -26,7 +30,7 @@ pub fn of_call<T>(work: impl FnOnce() -> Option<Result<Answer<T>>>, failed: T) -
     let answer = work();
     errno::set_errno(saved);
     match answer? {
-        Ok(Answer::Plain) | Err(GONE) => None,
+        Ok(Answer::Plain) | Err(GONE | LEADS_OUT) => None,
         Ok(Answer::Done(value)) => Some(value),
         Err(e) => {
             errno::set_errno(e);

@@ -124,7 +124,7 @@ fn change(
                 crossing::wait_for_all(place)?;
                 return Ok(Answer::Plain);
             }
-            Found::Entry(_) => return Ok(Answer::Plain),
+            Found::Entry(_) | Found::Held => return Ok(Answer::Plain),
             Found::Elsewhere(mut path) => {
                 // (By a link that is not published.)
                 if place.on_pfs().is_ok_and(|at| at.get() == path.get()) && tree::has_dir(&place.root, place.rel()) {
@@ -203,7 +203,7 @@ pub fn truncate(place: &mut Place, len: i64, under_way: &mut Option<UnderWay>) -
                 // SAFETY: a C string.
                 return done(unsafe { libc::truncate(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), len) });
             }
-            Found::Entry(_) => return Ok(Answer::Plain),
+            Found::Entry(_) | Found::Held => return Ok(Answer::Plain),
         };
         let root = place.root;
         let len = u64::try_from(len).map_err(|_| libc::EINVAL)?;

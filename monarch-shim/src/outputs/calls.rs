@@ -11,7 +11,9 @@ mod opening;
 mod programs;
 mod setting;
 
-pub use directories::{forked, open_dir, open_dir_fd, root_of, settle_open_directory, synced, synced_memory};
+pub use directories::{
+    forked, open_dir, open_dir_fd, open_held_dir, root_of, settle_open_directory, synced, synced_memory,
+};
 pub use inside::{
     Subject, connect, has_roots, is_pending, is_removed, may_differ, may_walk_over, publish, publish_all,
 };

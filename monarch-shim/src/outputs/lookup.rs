@@ -1,7 +1,7 @@
 //! What a path means on this node: the overlay first, links followed as the kernel would.
 
 use super::kernel::{self, Errno};
-use super::place::{Place, split};
+use super::place::{Place, canonical, split};
 use super::roots::{self, may_cross};
 use super::tree::{self, Entry};
 use super::walk::MAX_LINKS;
@@ -13,6 +13,8 @@ use monarch_guest::absolute::Absolute;
 pub enum Found {
     /// The overlay says this of the place, which may be another one than at first.
     Entry(Entry),
+    /// A directory that is open, and that the job has removed: the kernel knows it.
+    Held,
     /// A link that only the overlay has leads here, where the PFS is to be asked.
     Elsewhere(Absolute),
 }
@@ -23,7 +25,7 @@ pub enum Found {
 pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
     let (mut is_canonical, mut by_overlay) = (false, place.by_overlay);
     for _ in 0..MAX_LINKS {
-        place.is_missing = false;
+        (place.is_missing, place.leads_out) = (false, false);
         by_overlay |= place.by_overlay;
         let state = place.root.state();
         // (Otherwise a link may lead to what another output root has.)
@@ -41,31 +43,27 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                         place.by_overlay = by_overlay;
                         return Ok(Found::Entry(Entry::Removed));
                     }
-                } else if through_link(place)? {
+                } else {
                     // Before the PFS, which may still have another link of that name.
-                    (is_canonical, by_overlay) = (false, true);
-                    continue;
-                } else if !is_canonical {
-                    is_canonical = true;
-                    let dir = place.parent_on_pfs()?;
-                    let followed = place.follow_parent();
-                    if !matches!(followed, Ok(false))
-                        && let Some(path) = place.follow_pending(&dir)?
-                    {
-                        by_overlay = true;
-                        if roots::at(&place.root.ctx, path.get()).is_none() {
-                            return Ok(Found::Elsewhere(path));
+                    match through_link(place)? {
+                        Through::Link => {
+                            (is_canonical, by_overlay) = (false, true);
+                            continue;
                         }
-                        continue;
+                        Through::LinkOut(path) => return Ok(Found::Elsewhere(path)),
+                        Through::Nothing => {}
                     }
-                    match followed {
-                        Ok(true) => continue,
-                        Ok(false) => {}
-                        Err(libc::ENOENT) if tree::has_file_above(&place.root, place.rel())? => {
-                            return Err(libc::ENOTDIR);
+                    if !core::mem::replace(&mut is_canonical, true) {
+                        match through_pfs(place)? {
+                            Parents::Real => {}
+                            Parents::Moved => continue,
+                            Parents::MovedByOverlay => {
+                                by_overlay = true;
+                                continue;
+                            }
+                            Parents::Out(path) => return Ok(Found::Elsewhere(path)),
+                            Parents::Kernels => return nothing(place, by_overlay),
                         }
-                        // The kernel says why, or leads out of the root.
-                        Err(_) => return nothing(place, by_overlay),
                     }
                 }
                 let target = if follow || place.is_dir_path { pfs_link(place)? } else { None };
@@ -85,6 +83,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
             Entry::File(_) if place.is_dir_path => return Err(libc::ENOTDIR),
             // The PFS has it, but not the link that led here.
             Entry::Directory | Entry::Clean(_) if by_overlay => return place.as_named().map(Found::Elsewhere),
+            Entry::Removed | Entry::RemovedDir if place.is_held => return Ok(Found::Held),
             entry => {
                 // (Of the next look, too, which may find that it is published, and the link not.)
                 place.by_overlay = by_overlay;
@@ -93,6 +92,42 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
         }
     }
     Err(libc::ELOOP)
+}
+
+/// The directories on the way to a place, as the kernel follows them.
+enum Parents {
+    /// There are no links among them.
+    Real,
+    /// The place is where they lead now, by links of the PFS.
+    Moved,
+    /// The same, and a link that is not published was among them.
+    MovedByOverlay,
+    /// A link that is not published leads to this path, out of the output roots.
+    Out(Absolute),
+    /// The kernel says what is wrong with them, or follows them out of the output roots.
+    Kernels,
+}
+
+/// Follows the links of the PFS among the directories of a place.
+fn through_pfs(place: &mut Place) -> Result<Parents, Errno> {
+    let mut dir = place.parent_on_pfs()?;
+    let followed = place.follow_parent();
+    if !matches!(followed, Ok(false))
+        && let Some(path) = place.follow_pending(&dir)?
+    {
+        let is_out = roots::at(&place.root.ctx, path.get()).is_none();
+        return Ok(if is_out { Parents::Out(path) } else { Parents::MovedByOverlay });
+    }
+    match followed {
+        // (A directory on the way may have been removed by the agent between both looks.)
+        Ok(true) => canonical(dir.c_str().ok_or(libc::ENAMETOOLONG)?).map(|_| Parents::Moved),
+        Ok(false) => Ok(Parents::Real),
+        Err(libc::ENOENT) if tree::has_file_above(&place.root, place.rel())? => Err(libc::ENOTDIR),
+        Err(e) => {
+            place.leads_out = e == libc::EXDEV;
+            Ok(Parents::Kernels)
+        }
+    }
 }
 
 fn nothing(place: &Place, by_overlay: bool) -> Result<Found, Errno> {
@@ -132,9 +167,18 @@ pub fn to_target(place: &mut Place, target: &[u8]) -> Result<Option<Absolute>, E
     }
 }
 
-/// Replaces the first directory of a place that is a link of the overlay by its target; whether
-/// there was one.
-fn through_link(place: &mut Place) -> Result<bool, Errno> {
+/// A link of the overlay on the way to a place.
+enum Through {
+    /// There is none.
+    Nothing,
+    /// The place is where it leads now.
+    Link,
+    /// It leads to this path, out of the output roots.
+    LinkOut(Absolute),
+}
+
+/// Replaces the first directory of a place that is a link of the overlay by its target.
+fn through_link(place: &mut Place) -> Result<Through, Errno> {
     let rel = place.rel();
     for (end, _) in rel.iter().enumerate().filter(|(_, c)| **c == b'/') {
         let (above, below) = (rel.get(..end).unwrap_or_default(), rel.get(end..).unwrap_or_default());
@@ -153,9 +197,9 @@ fn through_link(place: &mut Place) -> Result<bool, Errno> {
         };
         path.0.append(target.get()).ok_or(libc::ENAMETOOLONG)?;
         path.0.append(below).ok_or(libc::ENAMETOOLONG)?;
-        let Some(next) = Place::absolute(&place.root.ctx, path.get()) else { return Ok(false) };
+        let Some(next) = Place::absolute(&place.root.ctx, path.get()) else { return Ok(Through::LinkOut(path)) };
         place.lead_to(next);
-        return Ok(true);
+        return Ok(Through::Link);
     }
-    Ok(false)
+    Ok(Through::Nothing)
 }

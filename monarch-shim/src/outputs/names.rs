@@ -71,7 +71,7 @@ pub fn in_dots(place: &mut Place) -> Result<Answer<()>> {
     place.is_dir_path = true;
     match lookup(place, true)? {
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Entry(_) | Found::Held => Ok(Answer::Plain),
         Found::Elsewhere(_) => {
             crossing::wait_for_all(place)?;
             Ok(Answer::Plain)
@@ -269,6 +269,7 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
             }
             Found::Entry(Entry::Symlink(_)) => {}
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+            Found::Held => return Ok(Answer::Plain),
             Found::Entry(_) if is_quiet(&place.root) && named.is_none() => return Ok(Answer::Plain),
             // Whether there is such a file comes before what the other name is.
             Found::Entry(_) => match on_pfs(place) {
@@ -303,6 +304,6 @@ pub fn settle(place: &mut Place, follow: bool) -> Result<Answer<()>> {
             crossing::wait_for_all(place)?;
             Ok(Answer::Plain)
         }
-        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Entry(_) | Found::Held => Ok(Answer::Plain),
     }
 }

@@ -68,7 +68,9 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
     for _ in 0..MAX_TRIES {
         let watch = how.can_be_staged().then(|| NameWatch::exclusive(place));
         let entry = match lookup(place, follow) {
+            Ok(Found::Entry(_)) if place.leads_out => return Ok(Answer::Plain),
             Ok(Found::Entry(entry)) => entry,
+            Ok(Found::Held) => return Ok(Answer::Plain),
             Ok(Found::Elsewhere(mut path)) => {
                 let path = path.c_str().ok_or(libc::ENAMETOOLONG)?;
                 return kernel::open(path, flags, how.mode).map(Answer::Done);
@@ -105,7 +107,6 @@ fn open_entry(place: &mut Place, entry: &Entry, how: Create, excludes: bool) -> 
         Entry::Nothing => Ok(Next::Create),
         Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => plain(),
         Entry::Directory => Ok(Next::Look),
-        Entry::RemovedDir | Entry::Removed if place.is_held => plain(),
         Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => Err(libc::ENOENT),
         // The file lies where the directory is until its turn has come.
         Entry::RemovedDir if crossing::wait_for_all(place)? => Ok(Next::Look),
@@ -199,7 +200,7 @@ fn open_unnamed(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
     match lookup(place, false)? {
         Found::Entry(Entry::File(_) | Entry::Symlink(_)) => Err(libc::ENOTDIR),
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Entry(_) | Found::Held => Ok(Answer::Plain),
         Found::Elsewhere(mut path) => {
             kernel::open(path.c_str().ok_or(libc::ENAMETOOLONG)?, how.flags, how.mode).map(Answer::Done)
         }

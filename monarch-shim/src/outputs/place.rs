@@ -32,10 +32,13 @@ pub struct Place {
     /// Whether the path was the number of a descriptor (`/proc/self/fd/N`): a plain call would
     /// reach the staged file.
     pub is_by_number: bool,
-    /// Whether the path is `.`: the directory itself is meant, even when it was removed.
+    /// Whether the path is `.`, or the name of a directory that is open and was removed: the
+    /// directory itself is meant.
     pub is_held: bool,
     /// Whether a link of another output root may have led here.
     pub by_other_root: bool,
+    /// Whether the last look has found that links of the PFS lead out of the output roots.
+    pub leads_out: bool,
 }
 
 impl Place {
@@ -106,8 +109,17 @@ impl Place {
             // SAFETY: as many bytes are written as it says.
             unsafe { base.fill(|out| path_of_fd(dirfd, out)) }?;
         }
+        let mut rest = path;
+        while let Some((ups, behind)) = leading_dots(rest) {
+            rest = behind;
+            if ups {
+                let mut up = PathBuffer::front();
+                up.append(split(base.get()).0)?;
+                base = up;
+            }
+        }
         base.append(b"/")?;
-        base.append(path)?;
+        base.append(rest)?;
         let mut place = Self::absolute(ctx, base.get())?;
         place.is_held =
             path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
@@ -177,6 +189,7 @@ impl Place {
         place.is_dir_path = ends_like_dir(path);
         place.by_overlay = walked.by_overlay;
         place.by_other_root = walked.by_overlay && walked.by_other_root;
+        place.is_held = walked.is_held;
         Some(place)
     }
 
@@ -218,6 +231,7 @@ impl Place {
             is_by_number: false,
             is_held: false,
             by_other_root: false,
+            leads_out: false,
         })
     }
 
@@ -340,7 +354,7 @@ pub fn split(rel: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// The path that the kernel gives a directory or file.
-fn canonical(path: &core::ffi::CStr) -> Result<PathBuffer, Errno> {
+pub fn canonical(path: &core::ffi::CStr) -> Result<PathBuffer, Errno> {
     let fd = spare::open_own(path, libc::O_PATH)?;
     let mut real = PathBuffer::front();
     // SAFETY: as many bytes are written as it says.
@@ -386,6 +400,23 @@ pub fn append_plain(out: &mut PathBuffer, path: &[u8]) -> Option<()> {
         out.append(part)?;
     }
     Some(())
+}
+
+/// The first component of a relative path, if it is `.` or `..`: whether it leads up, and what
+/// follows. A slash stays where nothing else does: the path can only mean a directory.
+fn leading_dots(path: &[u8]) -> Option<(bool, &[u8])> {
+    let (ups, rest) = match path {
+        [b'.', b'.', rest @ ..] => (true, rest),
+        [b'.', rest @ ..] => (false, rest),
+        _ => return None,
+    };
+    let behind = rest.iter().position(|&c| c != b'/');
+    match (rest.first(), behind) {
+        (None, _) => Some((ups, rest)),
+        (Some(b'/'), Some(at)) => Some((ups, rest.get(at..)?)),
+        (Some(b'/'), None) => Some((ups, rest)),
+        _ => None,
+    }
 }
 
 fn ends_like_dir(path: &[u8]) -> bool {

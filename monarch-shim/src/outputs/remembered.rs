@@ -1,13 +1,14 @@
 //! What the overlay remembers of names that the PFS has: clean copies, directories, and names that
 //! are hidden. Others may have changed these since.
 
-use super::answer::{GONE, Result};
+use super::answer::{GONE, LEADS_OUT, Result};
 use super::barrier;
 use super::crossing;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::lookup::{Found, lookup};
 use super::place::Place;
+use super::roots;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
 use monarch_abi::outputs::names::Clean;
@@ -97,10 +98,25 @@ pub(super) fn unhide(place: &Place) -> Result<()> {
 /// What the overlay says of a name that is to be changed, whose directory is followed. A clean copy
 /// whose file others have removed or changed is none, nor is a directory that they have removed.
 pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
-    Ok(match lookup(place, false)? {
+    let found = lookup(place, false)?;
+    Ok(match inside(place, found)? {
         Found::Entry(entry) if forget_changed(place, &entry)? => Entry::Nothing,
         Found::Entry(Entry::Directory) if is_left_over(place)? => Entry::Nothing,
         Found::Entry(entry) => entry,
+        Found::Held => Entry::RemovedDir,
         Found::Elsewhere(_) => Entry::Nothing,
     })
+}
+
+/// What a look has found where a name is to be changed. Where links lead out of the output roots,
+/// the change is the kernel's, once those that it needs are published: [`LEADS_OUT`].
+pub(super) fn inside(place: &Place, found: Found) -> Result<Found> {
+    let by_link = match &found {
+        Found::Elsewhere(path) => place.leads_out || roots::at(&place.root.ctx, path.get()).is_none(),
+        Found::Entry(_) | Found::Held => false,
+    };
+    if by_link {
+        crossing::wait_for_all(place)?;
+    }
+    if by_link || place.leads_out { Err(LEADS_OUT) } else { Ok(found) }
 }

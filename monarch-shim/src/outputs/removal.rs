@@ -12,7 +12,7 @@ use super::name_watch::NameWatch;
 use super::names::{MAX_TRIES, begins_quietly, is_published};
 use super::place::Place;
 use super::plainly::goes_plainly;
-use super::remembered::entry_at;
+use super::remembered::{entry_at, inside};
 use super::staged::is_written;
 use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;
@@ -92,9 +92,10 @@ pub fn unlink(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Ans
     }
     for _ in 0..MAX_TRIES {
         // (What others have done to the file of a clean copy, the look at the name below says.)
-        let entry = match lookup(place, false)? {
+        let found = lookup(place, false)?;
+        let entry = match inside(place, found)? {
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
-            Found::Entry(Entry::Directory) => return Ok(Answer::Plain),
+            Found::Entry(Entry::Directory) | Found::Held => return Ok(Answer::Plain),
             Found::Entry(entry) => entry,
             Found::Elsewhere(_) => Entry::Nothing,
         };
@@ -143,8 +144,8 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     if !is_same(&tree::read(root, place.rel())?, entry) {
         return Ok(None);
     }
-    // (A plain rename may be moving it.)
-    if known.waits && known.watch.is_changed(place, &journal) {
+    // (A plain rename may be moving it, or its directory.)
+    if known.waits && (known.watch.is_changed(place, &journal) || !known.dir.is_at(place)?) {
         return Ok(None);
     }
     let (id, data) = match entry {

@@ -1,6 +1,6 @@
 //! Renames below an output root, and over its edge.
 
-use super::answer::{Answer, Result};
+use super::answer::{Answer, LEADS_OUT, Result};
 use super::beside;
 use super::create::is_through;
 use super::data_roots;
@@ -51,7 +51,18 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     }
     let (is_dir_path, to_is_dir_path) = (from.is_dir_path, to.is_dir_path);
     (from.is_dir_path, to.is_dir_path) = (false, false);
-    let (source, target) = (entry_at(&mut from)?, entry_at(&mut to)?);
+    let (source, target) = match (entry_at(&mut from), entry_at(&mut to)) {
+        (Err(LEADS_OUT), Err(LEADS_OUT)) => return Ok((Answer::Plain, After::Nothing)),
+        (Err(LEADS_OUT), Ok(_)) => {
+            to.is_dir_path = to_is_dir_path;
+            return arrives(to, None, flags);
+        }
+        (Ok(_), Err(LEADS_OUT)) => {
+            from.is_dir_path = is_dir_path;
+            return leaves(from, None);
+        }
+        (source, target) => (source?, target?),
+    };
     if !(is_same(&from.root, &root) && is_same(&to.root, &root)) {
         (from.is_dir_path, to.is_dir_path) = (is_dir_path, to_is_dir_path);
         return rename(Side::Place(from), Side::Place(to), flags);

@@ -7,13 +7,14 @@ use super::dir_times::{self, Time};
 use super::kernel;
 use super::lookup::{Found, lookup};
 use super::place::Place;
+use super::spare;
 use super::tree::{self, Entry};
-use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_int};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::STAGED_MODE;
 use monarch_abi::outputs::names::Staged;
 use monarch_guest::absolute::Absolute;
-use monarch_guest::{ctx, errno, sys};
+use monarch_guest::{ctx, errno, sys, user};
 
 /// How often the overlay is read again, when what it has is published meanwhile.
 const MAX_LOOKS: usize = 100;
@@ -40,9 +41,7 @@ pub fn subject(place: &mut Place, follow: bool) -> Result<Answer<Subject>> {
         // (The spelling of an output root may be a symbolic link, which the kernel knows.)
         Found::Entry(Entry::Nothing) if place.rel().is_empty() && (follow || place.is_dir_path) => changed(place)?,
         Found::Entry(Entry::Nothing | Entry::Clean(_)) => Answer::Plain,
-        Found::Entry(Entry::Removed | Entry::RemovedDir) if place.is_held => {
-            Answer::Done(Subject::RemovedDir(place.on_pfs()?))
-        }
+        Found::Held => Answer::Done(Subject::RemovedDir(place.on_pfs()?)),
         Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
         Found::Entry(Entry::File(file)) => {
             let path = place.root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
@@ -137,7 +136,7 @@ pub fn read_link(place: &mut Place) -> Result<Answer<PathBuffer>> {
         Found::Entry(Entry::Symlink(target)) => Ok(Answer::Done(target)),
         Found::Entry(Entry::File(_)) => Err(libc::EINVAL),
         Found::Entry(Entry::Removed | Entry::RemovedDir) => Err(libc::ENOENT),
-        Found::Entry(_) => Ok(Answer::Plain),
+        Found::Entry(_) | Found::Held => Ok(Answer::Plain),
         Found::Elsewhere(mut path) => kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).map(Answer::Done),
     }
 }
@@ -151,7 +150,13 @@ fn translate(file: &Staged, st: &mut libc::stat64) {
 /// Whether what `fstat` said may be about a staged file, or a directory in which names are pending.
 #[inline]
 pub const fn may_be_staged(mode: u32) -> bool {
-    mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE || is_directory(mode)
+    may_be_staged_file(mode) || is_directory(mode)
+}
+
+/// Whether what `stat` said may be about a staged file.
+#[inline]
+pub const fn may_be_staged_file(mode: u32) -> bool {
+    mode & (libc::S_IFMT | STAGED_MODE) == libc::S_IFREG | STAGED_MODE
 }
 
 const fn is_directory(mode: u32) -> bool {
@@ -189,6 +194,26 @@ pub fn translate_open_x(fd: c_int, st: &mut libc::statx) {
         && let Some((_, file)) = descriptors::named(&ctx, fd)
     {
         translate_x(&file, st);
+    }
+    errno::set_errno(saved);
+}
+
+/// After a plain `stat` or `statx` by the name of a descriptor (`/proc/self/fd/N`), which has found
+/// a staged file: `translate` gets a descriptor of it.
+///
+/// # Safety
+/// As for [`user::path`].
+#[cold]
+#[inline(never)]
+pub unsafe fn translate_named(dirfd: c_int, path: *const c_char, translate: impl FnOnce(c_int)) {
+    let saved = errno::errno();
+    // SAFETY: by contract.
+    if unsafe { user::path(path) }.is_some() {
+        // SAFETY: a C string, as just tested.
+        let path = unsafe { CStr::from_ptr(path) };
+        if let Ok(fd) = spare::open_own_at(dirfd, path, libc::O_PATH) {
+            translate(fd.0);
+        }
     }
     errno::set_errno(saved);
 }

@@ -8,6 +8,7 @@ use super::entry::{self, Entry};
 use super::kernel;
 use super::roots::{self, Root, is_same};
 use crate::descriptor_names::is_below_proc;
+use crate::descriptor_path::DELETED;
 use monarch_abi::mem::PathBuffer;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
@@ -25,7 +26,14 @@ pub struct Walked {
     pub by_overlay: bool,
     /// Whether the way led through more than one output root.
     pub by_other_root: bool,
+    /// Whether the path is the name of an open directory (`/proc/self/fd/N`) that the job has
+    /// removed.
+    pub is_held: bool,
 }
+
+/// A name in place of `..` behind what is no directory. The kernel says what is wrong with the path
+/// before it looks at that.
+const NOWHERE: &[u8] = b".monarch-nowhere";
 
 /// What was on the way so far.
 #[derive(Default)]
@@ -60,21 +68,26 @@ enum Step {
 pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
     let (mut real, mut rest) = (PathBuffer::front(), PathBuffer::front());
     rest.append(path)?;
-    let (mut at, mut links, mut way, mut is_over) = (0, 0, Way::default(), false);
+    let (mut at, mut links, mut way) = (0, 0, Way::default());
+    let (mut is_over, mut is_held) = (false, false);
     while let Some((name, end)) = component(rest.get(), at) {
         let behind = rest.get().get(end..)?;
         at = end;
-        match name {
-            b"." => continue,
+        if name == b"." {
+            continue;
+        }
+        is_held = false;
+        let name = match name {
             b".." if is_directory(&mut real) => {
                 real = parent(&real)?;
                 continue;
             }
             b".." => {
                 is_over = true;
+                NOWHERE
             }
-            _ => {}
-        }
+            name => name,
+        };
         real.append(b"/")?;
         real.append(name)?;
         let step = if is_over { Step::End } else { step(ctx, &mut real, follow || !behind.is_empty(), &mut way)? };
@@ -88,6 +101,16 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
                 if links > MAX_LINKS {
                     return None;
                 }
+                match removed_by_name(ctx, &mut real, target.get()) {
+                    None => {}
+                    Some(RemovedBy::Job) => {
+                        let mut next = PathBuffer::front();
+                        next.append(behind)?;
+                        (real, rest, at, is_held) = (target, next, 0, true);
+                        continue;
+                    }
+                    Some(RemovedBy::Pfs) => return None,
+                }
                 real = if target.get().first() == Some(&b'/') { PathBuffer::front() } else { parent(&real)? };
                 let mut next = target;
                 next.append(behind)?;
@@ -95,10 +118,9 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
             }
             Step::End => {
                 while let Some((name, end)) = component(rest.get(), at) {
-                    // (A lookup of what stands before `..` says why that leads nowhere.)
                     if name != b"." {
                         real.append(b"/")?;
-                        real.append(name)?;
+                        real.append(if name == b".." { NOWHERE } else { name })?;
                     }
                     at = end;
                 }
@@ -108,7 +130,31 @@ pub fn walk(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Walked> {
     if real.get().is_empty() {
         real.append(b"/")?;
     }
-    Some(Walked { path: Absolute(real), by_overlay: way.by_overlay, by_other_root: way.by_other_root })
+    Some(Walked { path: Absolute(real), by_overlay: way.by_overlay, by_other_root: way.by_other_root, is_held })
+}
+
+/// How an open directory was removed.
+enum RemovedBy {
+    /// The job has removed it, and the PFS still has it.
+    Job,
+    /// The PFS has it no more: the kernel alone knows what is open.
+    Pfs,
+}
+
+/// How the directory was removed that has the name of a descriptor (or `/proc/self/cwd`) with this
+/// target; `None` if it was not, or for other links.
+fn removed_by_name(ctx: &Ctx, name: &mut PathBuffer, target: &[u8]) -> Option<RemovedBy> {
+    let is_gone = target.ends_with(DELETED);
+    if roots::at(ctx, name.get()).is_some() || roots::at(ctx, target).is_none() || !is_below_proc(name.get()) {
+        return None;
+    }
+    // (Names may end like that, too.)
+    if is_gone && kernel::stat_at(libc::AT_FDCWD, name.c_str()?, 0).is_ok_and(|st| st.st_nlink == 0) {
+        return Some(RemovedBy::Pfs);
+    }
+    let (root, below) = roots::at(ctx, target)?;
+    let rel = below.strip_prefix(b"/").filter(|rel| !rel.is_empty())?;
+    matches!(entry::read(&root, rel), Ok(Entry::RemovedDir)).then_some(RemovedBy::Job)
 }
 
 /// Whether a path that was followed is a directory's: nothing else has a directory above it.

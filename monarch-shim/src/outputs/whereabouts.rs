@@ -9,7 +9,7 @@ use super::roots::{self, Root};
 use super::spare;
 use super::tree::{self, Entry};
 use super::walk::walk;
-use crate::descriptor_path::path_even_if_removed;
+use crate::descriptor_path::{DELETED, path_even_if_removed};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
@@ -31,13 +31,12 @@ pub enum Whereabouts {
 /// Where an open file or directory lies by now that was opened below an output root.
 #[inline(never)]
 pub fn whereabouts(root: &Root, fd: c_int) -> Whereabouts {
-    const REMOVED: &[u8] = b" (deleted)";
     let mut path = PathBuffer::front();
     // SAFETY: as many bytes are written as it says.
     if unsafe { path.fill(|out| path_even_if_removed(fd, out)) }.is_none() {
         return Whereabouts::Unknown;
     }
-    if path.get().ends_with(REMOVED) {
+    if path.get().ends_with(DELETED) {
         // (The kernel may have forgotten the name only, and names may end like that, too.)
         let is_removed = sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
         return if is_removed { Whereabouts::Removed } else { Whereabouts::Unknown };

@@ -4,7 +4,7 @@
 use super::tree::{Tree, differences, tree};
 use super::world::{Drain, Outputs, PART_OPS, PARTS, is_built};
 use crate::faults::Tmpfs;
-use crate::harness::{Ended, Job, Running, assert_same};
+use crate::harness::{Ended, Job, Running, assert_same, cases};
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,14 +46,18 @@ fn a_file_ends_where_its_directory_was_renamed_to_while_it_was_open() {
 #[test]
 fn extended_attributes_and_times_are_those_of_direct_writing() {
     same(Outputs::new, "extended.py", &[], &DRAINED, 150);
-    same(Outputs::disk, "extended.py", &[], &[Drain::Quick], 150);
+    if cases(false, true) {
+        same(Outputs::disk, "extended.py", &[], &[Drain::Quick], 150);
+    }
 }
 
 #[test]
 fn names_are_made_again_as_something_else() {
     let rows = ["removed_trees", "files_and_directories", "directories_and_files", "links_through_files"];
     same(Outputs::new, "again.py", &rows, &DRAINED, 400);
-    same(Outputs::disk, "again.py", &rows, &[Drain::Quick], 400);
+    if cases(false, true) {
+        same(Outputs::disk, "again.py", &rows, &[Drain::Quick], 400);
+    }
 }
 
 #[test]
@@ -69,14 +73,14 @@ fn directories_have_the_time_of_the_last_change_of_the_job() {
 
 #[test]
 fn what_is_written_through_a_new_link_is_in_its_file() {
-    same(Outputs::new, "new_links.py", &["60"], &[Drain::Quick], 500);
+    same(Outputs::new, "new_links.py", &[cases("15", "60")], &[Drain::Quick], cases(120, 500));
     same(Outputs::new, "new_links.py", &["8"], &[Drain::Slow], 50);
 }
 
 #[test]
 fn names_that_are_replaced_and_new_links_are_always_there() {
-    same(Outputs::new, "replaced.py", &["150"], &[Drain::Quick], 400);
-    same(Outputs::new, "replaced.py", &["40"], &[Drain::Slow], 100);
+    same(Outputs::new, "replaced.py", &[cases("40", "150")], &[Drain::Quick], cases(100, 400));
+    same(Outputs::new, "replaced.py", &[cases("12", "40")], &[Drain::Slow], cases(30, 100));
 }
 
 /// A call by the name looked twice for a pending file, and took one that had come in between for
@@ -85,10 +89,11 @@ fn names_that_are_replaced_and_new_links_are_always_there() {
 #[test]
 fn what_a_process_changes_by_a_name_that_another_one_replaces_is_published() {
     let w = Outputs::new();
-    let job = w.program("corners/changed.py").arg("400").arg(w.published());
+    let rounds = cases(100, 400);
+    let job = w.program("corners/changed.py").arg(rounds.to_string()).arg(w.published());
     let told = w.staged(&job, Drain::Quick).ended.good().text();
     assert!(told.lines().count() == 4 && told.lines().all(|line| line.ends_with(": 0")), "{told}");
-    assert!(w.parts() >= 1600, "{} files were staged", w.parts());
+    assert!(w.parts() >= 4 * rounds, "{} files were staged", w.parts());
 }
 
 /// What a job has published is removed by others, and its names go to something else; a later job
@@ -197,7 +202,9 @@ fn questions_by_number_and_odd_removals_are_answered_as_directly() {
 #[test]
 fn a_limit_for_the_length_of_files_is_one_for_those_of_the_job() {
     same(Outputs::new, "limits.py", &[], &Drain::ALL, 100);
-    same(Outputs::disk, "limits.py", &[], &[Drain::Quick], 100);
+    if cases(false, true) {
+        same(Outputs::disk, "limits.py", &[], &[Drain::Quick], 100);
+    }
 }
 
 #[test]
@@ -503,7 +510,7 @@ fn slow_names() -> Outputs {
 fn a_file_that_is_created_in_a_directory_while_it_is_removed_blocks_nothing() {
     let w = slow_names();
     for calls in ["create,rmdir", "create,another,rmdir"] {
-        one_after_the_other(&w, &[calls, "40"]);
+        one_after_the_other(&w, &[calls, cases("10", "40")]);
     }
 }
 
@@ -511,19 +518,19 @@ fn a_file_that_is_created_in_a_directory_while_it_is_removed_blocks_nothing() {
 fn a_file_that_is_created_in_a_directory_while_it_is_renamed_lies_where_it_is_then() {
     let w = slow_names();
     for calls in ["create,rename", "create,another,rename"] {
-        one_after_the_other(&w, &[calls, "40"]);
+        one_after_the_other(&w, &[calls, cases("10", "40")]);
     }
 }
 
 #[test]
 fn a_file_that_is_renamed_into_a_directory_while_it_is_removed_or_renamed_blocks_nothing() {
     let w = slow_names();
-    one_after_the_other(&w, &["move,rename", "40"]);
+    one_after_the_other(&w, &["move,rename", cases("10", "40")]);
     // What is renamed stays pending meanwhile.
     let stall = FaultSpec::new(FaultKind::Stall(Some(Duration::from_millis(150))));
     w.pfs().fault(stall.ops(PART_OPS).path(PARTS)).unwrap();
     for calls in ["move,rmdir", "move,create,rmdir"] {
-        one_after_the_other(&w, &[calls, "20"]);
+        one_after_the_other(&w, &[calls, cases("6", "20")]);
     }
 }
 
@@ -582,7 +589,7 @@ fn a_directory_is_removed_or_gets_a_name_but_not_both() {
     }
     let w = Outputs::plan(|plan| plan, |pfs| pfs.meta_latency(Duration::from_millis(1)));
     w.slow_down(Drain::Slow);
-    let ended = w.start(&w.program("corners/beside.py").arg("120")).end().good();
+    let ended = w.start(&w.program("corners/beside.py").arg(cases("30", "120"))).end().good();
     let text = ended.text();
     assert!(text.contains("## end") && text.contains("ends, both 0"), "{text}{}", ended.errors());
 }
@@ -598,4 +605,17 @@ fn a_lock_of_a_writer_is_met_by_all_that_open_the_file() {
 #[ignore = "fails: a reader's lock is on the version that it reads, and a new one is another file"]
 fn a_lock_of_a_reader_is_met_by_the_writer_of_a_new_version() {
     same(Outputs::new, "locks.py", &["of_a_reader_of_the_version_before"], &Drain::ALL, 2);
+}
+
+/// A removal by a link that leads out of the output root was queued as one of a name in the root:
+/// the file stayed, and nothing was published after it.
+#[test]
+fn what_is_changed_by_a_link_out_of_the_root_is_changed_there() {
+    same(Outputs::new, "links_out.py", &[], &DRAINED, 12);
+}
+
+/// The C library's `realpath` of `removed/..` did not return, until the stack was full.
+#[test]
+fn names_of_descriptors_and_paths_above_what_was_removed_are_answered_as_directly() {
+    same(Outputs::new, "by_number.py", &[], &Drain::ALL, 40);
 }

@@ -3,7 +3,7 @@
 
 use super::world::{Drain, Outputs};
 use crate::faults::{kill, wait_for};
-use crate::harness::{Job, Running, World, built, has_program};
+use crate::harness::{Job, Running, World, built, cases, has_program};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -58,7 +58,8 @@ fn what_a_sandbox_forbids_is_not_done_for_it() {
 #[test]
 fn many_threads_at_once() {
     let w = caught();
-    w.same(&job(&w, &["threads"]), &[Drain::Quick, Drain::Held], 80);
+    let job = job(&w, &["threads"]).env("ROUNDS", cases("100", "500"));
+    w.same(&job, &[Drain::Quick, Drain::Held], 80);
 }
 
 #[test]

@@ -83,9 +83,12 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
         let end = bytes.iter().rposition(|&c| c != b'/')? + 1;
         let at = bytes.get(..end)?.iter().rposition(|&c| c == b'/').map_or(0, |slash| slash + 1);
         let name = bytes.get(at..end)?;
-        // Directories are the kernel's.
+        let is_missing = || access::staged(dirfd, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == Some(-1);
+        // Directories are the kernel's, but where they lie below a file, or in what was removed.
         if matches!(name, b"." | b"..") {
-            return None;
+            let is_pending = outputs::is_pending() && (how.resolve & IN_ROOT == 0 || bytes.first() != Some(&b'/'));
+            let found = is_pending.then(|| kernel::open_directory(dirfd, path, how.resolve & !CACHED));
+            return (matches!(found, Some(Ok(_) | Err(libc::ENOENT))) && is_missing()).then_some(-1);
         }
         if how.resolve & CACHED != 0 && outputs::is_pending() {
             return failed(libc::EAGAIN);
@@ -101,9 +104,7 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
             found if at == 0 || how.resolve & IN_ROOT != 0 && bytes.first() == Some(&b'/') => found,
             found if !outputs::is_pending() => found,
             // Below a file, or below what was removed.
-            Err(_) if access::staged(dirfd, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == Some(-1) => {
-                return Some(-1);
-            }
+            Err(_) if is_missing() => return Some(-1),
             // Links on the way are published first.
             _ => match outputs::settle(dirfd, dir, true) {
                 Some(failed @ ..0) => return Some(failed),

@@ -26,7 +26,7 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
             use tree::Entry;
             let mut is_removed = false;
             match lookup::lookup(place, true)? {
-                Found::Entry(Entry::Removed | Entry::RemovedDir) if place.is_held => is_removed = true,
+                Found::Held => is_removed = true,
                 Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
                 Found::Entry(Entry::File(_)) => return Err(libc::ENOTDIR),
                 _ => {}
@@ -46,6 +46,23 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
             Ok(crate::dirs::open_merged(merged).map_or(Answer::Plain, Answer::Done))
         })
     }
+}
+
+/// opendir(3) by the name of a directory that is open, and that the job has removed: the PFS may
+/// still have names there.
+///
+/// # Safety
+/// As for [`monarch_guest::user::path`].
+#[cold]
+pub unsafe fn open_held_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::dirs::Shared> {
+    let ctx = ctx::for_outputs()?;
+    // SAFETY: by contract.
+    unsafe { monarch_guest::user::path(path)? };
+    // SAFETY: a C string, as just tested.
+    let fd = entries::open_named(dirfd, unsafe { core::ffi::CStr::from_ptr(path) }).ok()?;
+    let stream = merged_dir(&ctx, fd.0)?;
+    core::mem::forget(fd);
+    Some(stream)
 }
 
 /// fdopendir(3).

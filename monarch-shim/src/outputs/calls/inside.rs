@@ -165,7 +165,7 @@ fn publish_place(place: &mut Place, subject: Subject) -> Result<()> {
         Ok(Found::Elsewhere(_)) | Err(libc::ENOTDIR) => true,
         Err(GONE) => return Err(GONE),
         // The kernel says why.
-        Err(_) => false,
+        Ok(Found::Held) | Err(_) => false,
     };
     let is_needed = is_pending
         || match subject {

@@ -21,6 +21,9 @@ pub struct Lead {
     /// itself. (Otherwise the kernel knows best: it follows `/proc/self/fd/N` to what is open,
     /// whatever has that name.)
     by_overlay: bool,
+    /// Whether that is a directory that is open, and that the job has removed: the kernel finds it
+    /// by the path itself alone.
+    pub is_held: bool,
 }
 
 impl Lead {
@@ -28,6 +31,12 @@ impl Lead {
     /// one. What is not pending is published, but a link that leads there may not be.
     pub fn instead(&mut self) -> Option<&core::ffi::CStr> {
         if self.by_overlay { self.at.c_str() } else { None }
+    }
+
+    /// The path on which the call is to be made again; `None` if what the kernel found is right.
+    #[must_use]
+    pub fn elsewhere(self) -> Option<Absolute> {
+        (!self.is_held).then_some(self.at)
     }
 }
 
@@ -59,7 +68,7 @@ unsafe fn lead_of(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: bool) ->
             return None;
         }
         let place = Place::behind_links(ctx, dirfd, bytes, follow)?;
-        Some(Lead { at: place.as_named().ok()?, by_overlay: place.by_overlay })
+        Some(Lead { at: place.as_named().ok()?, by_overlay: place.by_overlay, is_held: place.is_held })
     };
     let found = lead();
     errno::set_errno(saved);
@@ -116,14 +125,14 @@ pub unsafe fn beyond_found(
     dirfd: c_int,
     path: *const c_char,
     follow: bool,
-) -> Option<Absolute> {
+) -> Option<Lead> {
     let ctx = before.after()?;
     let may_lead = match dev {
         Some(dev) => roots::on_device(&ctx, dev),
         None => matches!(errno::errno(), libc::ENOENT | libc::ENOTDIR),
     };
     // SAFETY: by contract.
-    if may_lead { unsafe { lead_of(&ctx, dirfd, path, follow) }.map(|lead| lead.at) } else { None }
+    if may_lead { unsafe { lead_of(&ctx, dirfd, path, follow) } } else { None }
 }
 
 /// Where links have led that a plain open of a path outside of the output roots has followed, if
@@ -159,7 +168,7 @@ unsafe fn opened_below(ctx: &Ctx, fd: c_int, dirfd: c_int, path: *const c_char, 
         unsafe { now.fill(|out| path_even_if_removed(fd, out)) }?;
         roots::at(ctx, now.get())?;
         // SAFETY: by contract.
-        unsafe { lead_of(ctx, dirfd, path, follow).map(|lead| lead.at) }
+        unsafe { lead_of(ctx, dirfd, path, follow)?.elsewhere() }
     };
     let found = lead();
     errno::set_errno(saved);
@@ -279,7 +288,7 @@ pub unsafe fn access(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_in
 pub unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
     // SAFETY: by contract; a path of the shim.
     unsafe {
-        let mut lead = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+        let mut lead = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0).filter(|lead| !lead.is_held)?;
         access(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), mode, flags)
             .or_else(|| Some(kernel::access(lead.instead()?, mode, flags).map_or_else(failed, |()| 0)))
     }
@@ -375,7 +384,7 @@ pub unsafe fn real_path(path: *const c_char, out: *mut c_char) -> Option<*mut c_
             peers::settle(place, true);
             match lookup::lookup(place, true)? {
                 Found::Entry(Entry::File(_)) => {}
-                Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
+                Found::Entry(Entry::Removed | Entry::RemovedDir) | Found::Held => return Err(libc::ENOENT),
                 // By a link that is not published.
                 Found::Elsewhere(mut path) => {
                     let real = libc::realpath(path.c_str().ok_or(libc::ENAMETOOLONG)?.as_ptr(), out);
@@ -439,16 +448,15 @@ pub unsafe fn file_system(path: *const c_char) -> Option<Absolute> {
     match found {
         Ok(lookup::Found::Entry(tree::Entry::File(_))) => place.root.on_pfs(b""),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        found => if_removed(&place, &found),
+        found => if_removed(&found),
     }
 }
 
 /// A path that leads as little anywhere as a name that the job has removed, or one that lies below
 /// a pending file.
-fn if_removed(place: &Place, found: &Result<lookup::Found>) -> Option<Absolute> {
+fn if_removed(found: &Result<lookup::Found>) -> Option<Absolute> {
     use lookup::Found::Entry;
     match found {
-        Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) if place.is_held => None,
         Ok(Entry(tree::Entry::Removed | tree::Entry::RemovedDir)) | Err(libc::ENOENT) => {
             Absolute::join(b"/proc/self/fd", b"-1")
         }
@@ -480,6 +488,6 @@ pub unsafe fn data_of(path: *const c_char, follow: bool) -> Option<Absolute> {
         // A link of the overlay has as few attributes as the link to be.
         Ok(lookup::Found::Entry(tree::Entry::Symlink(_))) if !follow => place.in_tree().ok(),
         Ok(lookup::Found::Elsewhere(path)) => Some(path),
-        found => if_removed(&place, &found),
+        found => if_removed(&found),
     }
 }

@@ -42,8 +42,8 @@ pub unsafe fn open_beyond(dirfd: c_int, path: *const c_char, flags: c_int, mode:
             if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
                 return None;
             }
-            let mut lead = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?;
-            open(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), flags, mode)
+            let mut at = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?.elsewhere()?;
+            open(libc::AT_FDCWD, at.c_str()?.as_ptr(), flags, mode)
         })
     }
 }
@@ -162,8 +162,8 @@ pub unsafe fn settle_for_child(path: *const c_char, flags: c_int) -> Option<c_in
     unsafe {
         at_changed_path(libc::AT_FDCWD, path, follow, -1, |place| {
             peers::settle(place, true);
-            match lookup(place, true)? {
-                Found::Entry(Entry::Nothing | Entry::Directory) => {}
+            match lookup(place, follow)? {
+                Found::Entry(Entry::Nothing | Entry::Directory) | Found::Held => {}
                 Found::Entry(Entry::Clean(_)) if changes => remembered::forget_clean(place)?,
                 Found::Entry(Entry::Clean(_)) => {}
                 // (Or a link on the way is not published.)
