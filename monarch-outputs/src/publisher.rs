@@ -160,10 +160,8 @@ impl Publisher {
                 Err(failure) => Err(failure),
             },
             Action::Skip(_) => Ok(()),
-            Action::Unlink(path, guard) => {
-                self.names.unlink(path, guard, step.found).or_else(|failure| self.names.unless_outside(failure, path))
-            }
-            Action::Rmdir(path) => self.rmdir(path).or_else(|failure| self.names.unless_outside(failure, path)),
+            Action::Unlink(path, guard) => self.names.unlink(path, guard, step.found),
+            Action::Rmdir(path) => self.rmdir(path),
             Action::Symlink(path, target) => self.names.symlink(path, target, step.found),
         };
         if let Err(failure) = done {

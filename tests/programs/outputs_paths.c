@@ -299,11 +299,11 @@ static const struct { const char *name; const char *(*call)(const char *); int c
     CHANGES(openat2_, ONLY(LINK_)), CHANGES(open_link, ONLY(LINK_)), CHANGES(by_number, 0), NOT_WRITTEN(link_open),
     ASKS(fopen_), ASKS(freopen_), ASKS(opendir_), ASKS(scandir_), ASKS(realpath_), ASKS(readlink_), ASKS(statfs_), ASKS(pathconf_),
     ASKS(getxattr_), ASKS(lgetxattr_), ASKS(listxattr_), ASKS(chdir_), ASKS(chroot_), ASKS(ftok_), ASKS(glob_), ASKS(ftw_), ASKS(nftw_),
-    ASKS(connect_),
+    {"connect_", connect_, 0, ONLY(LINK_OUT) | ONLY(BELOW_OUT), 0},
 #define GONE (ONLY(REMOVED) | ONLY(REMOVED_DIR) | ONLY(BELOW_REMOVED))
     CHANGES(getcwd_, 0), CHANGES(bind_, GONE), CHANGES(mkdir_, GONE), CHANGES(mkfifo_, GONE), CHANGES(mknod_, GONE), CHANGES(symlink_, GONE),
     CHANGES(link_, ALL), NOT_WRITTEN(link_from), CHANGES(mkdtemp_, GONE), CHANGES(mkstemp_, GONE), CHANGES(fopen_new, GONE),
-    CHANGES(truncate_, GONE | ONLY(DIR_)), CHANGES(chmod_, ALL), CHANGES(rmdir_, 0), CHANGES(unlink_, 0), CHANGES(remove_, 0),
+    CHANGES(truncate_, GONE | ONLY(DIR_)), CHANGES(chmod_, ALL), CHANGES(rmdir_, ONLY(BELOW_OUT)), CHANGES(unlink_, ONLY(BELOW_OUT)), CHANGES(remove_, ONLY(BELOW_OUT)),
     CHANGES(rename_, ALL), CHANGES(inotify_, ALL), NOT_WRITTEN(handle), NOT_WRITTEN(dlopen_), CHANGES(setmntent_, ALL),
     NOT_WRITTEN(wordexp_), NOT_WRITTEN(fts_), CHANGES(execl_, ALL), CHANGES(execv_, ALL), CHANGES(execlp_, ALL),
     CHANGES(spawn_, ALL), CHANGES(child_reads, ALL), CHANGES(child_cuts, GONE | ONLY(LINK_)), CHANGES(child_makes, GONE),
@@ -352,8 +352,8 @@ static void make(int call, int kind)
         break;
     case REMOVED: must(!unlink("r"), "unlink"); break;
     case REMOVED_DIR: case BELOW_REMOVED: must(!rmdir("rd"), "rmdir"); break;
-    case LINK_OUT: unlink(outside("file")); put(outside("file"), "outside"); must(!symlink(outside("file"), "lo"), "lo"); break;
-    case BELOW_OUT: mkdir(outside("dir"), 0755); unlink(outside("dir/in")); put(outside("dir/in"), "outside"); must(!symlink(outside("dir"), "lod"), "lod"); break;
+    case LINK_OUT: unlink(outside("file")); put(outside("file"), "outside"); must(!symlink(outside("file"), "new") && !rename("new", "lo"), "lo"); break;
+    case BELOW_OUT: mkdir(outside("dir"), 0755); unlink(outside("dir/in")); put(outside("dir/in"), "outside"); must(!symlink(outside("dir"), "new") && !rename("new", "lod"), "lod"); break;
     case LINK_NONE: must(!symlink("none", "ln"), "ln"); break;
     case LINK_LINK: put("f", "a pending file"); must(!symlink("f", "l") && !symlink("l", "ll"), "ll"); break;
     case BELOW_LINK: must(!mkdir("d", 0755), "mkdir"); put("d/in", "in a directory"); must(!symlink("d", "ldr"), "ldr"); break;
@@ -411,7 +411,9 @@ int main(int argc, char **argv)
             int is_chosen = first >= argc;
             for (int n = first; n < argc; n++) is_chosen |= !strcmp(argv[n], CALLS[c].name);
             for (int kind = 0; is_chosen && kind < kinds_asked; kind++) {
-                unsigned is_link = kind >= LINK_OUT && CALLS[c].waits;
+                /* (From outside and out again, links are published first.) */
+                int leads_out = (kind == LINK_OUT || kind == BELOW_OUT) && from != HERE;
+                int is_link = leads_out || (kind >= LINK_OUT && CALLS[c].waits);
                 if ((!barriers && (is_link || CALLS[c].waits & 1u << kind)) || (!gaps && CALLS[c].gaps & 1u << kind)) continue;
                 if (pass == 0) { begin((int)c, kind); continue; }
                 const char *dir = home((int)c, kind);

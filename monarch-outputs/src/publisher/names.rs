@@ -53,6 +53,16 @@ impl Names {
 
     /// Removes a name, if it is what is meant.
     pub(super) fn unlink(&mut self, path: &[u8], guard: &Guard, expected: u64) -> Result<(), Failure> {
+        match self.unlink_inside(path, guard, expected) {
+            Err(failure) if !failure.is_of_tier && failure.errno == Errno::XDEV => {
+                self.keep_outside(path);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn unlink_inside(&mut self, path: &[u8], guard: &Guard, expected: u64) -> Result<(), Failure> {
         let fail = || Failure::new("remove", path);
         let is_meant = match guard {
             Guard::Any if self.is_newer(path, expected, None)? => {
@@ -94,17 +104,13 @@ impl Names {
         }
     }
 
-    /// Leaves a name alone that cannot be removed, as a symbolic link leads out of the output root
-    /// on the way there by now. Holding other entries would bring back nothing.
-    pub(super) fn unless_outside(&mut self, failure: Failure, path: &[u8]) -> Result<(), Failure> {
-        if failure.is_of_tier || failure.errno != Errno::XDEV {
-            return Err(failure);
-        }
+    /// Leaves a name alone that cannot be reached, as a symbolic link has taken the place of a
+    /// directory. Holding other entries would bring back nothing.
+    fn keep_outside(&mut self, path: &[u8]) {
         self.notes.push(format!(
-            "{} was removed by the job, and a symbolic link leads out of the output root there by now: it is kept",
+            "{} was removed by the job, and a symbolic link has taken the place of its directory: it is kept",
             lossy(path)
         ));
-        Ok(())
     }
 
     /// Removes a directory. Part files of this node that are in it move into the output root, and
@@ -122,6 +128,10 @@ impl Names {
                 Ok(())
             }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::XDEV) => {
+                self.keep_outside(path);
+                Ok(())
+            }
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
                 let note = "was removed by the job, but others have put files there: it is kept";
                 self.notes.push(format!("the directory {} {note}", lossy(path)));

@@ -29,7 +29,7 @@ pub use setting::{set_attributes, set_extended, set_extended_open};
 use super::answer::{Answer, Result, of_call};
 use super::barrier;
 use super::crossing;
-use super::place::Place;
+use super::place::{Behind, Place};
 use super::whereabouts::settle_links_above;
 use super::{descriptors, others, roots, spare, subtree};
 use crate::descriptor_names::{may_name_descriptor, may_reopen};
@@ -86,12 +86,22 @@ fn place_beyond(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Pl
 }
 
 /// The place that a path names by links outside of the output roots, while something is pending
-/// there.
+/// there. Links that lead out of the output roots again are published before: the kernel follows
+/// them then.
 fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
     if path.is_empty() || !roots::any_pending(ctx) {
         return None;
     }
-    Place::behind_links(ctx, dirfd, path, follow)
+    match Place::behind(ctx, dirfd, path, follow)? {
+        Behind::Inside(place) => Some(place),
+        Behind::Outside(_) => {
+            for root in roots::all(ctx) {
+                // (What is wrong, the kernel says.)
+                let _ = barrier::wait_for_all(&root);
+            }
+            None
+        }
+    }
 }
 
 #[cold]

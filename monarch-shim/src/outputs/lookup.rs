@@ -15,7 +15,7 @@ pub enum Found {
     Entry(Entry),
     /// A directory that is open, and that the job has removed: the kernel knows it.
     Held,
-    /// A link that only the overlay has leads here, where the PFS is to be asked.
+    /// The PFS is to be asked here: a link that only the overlay has leads there.
     Elsewhere(Absolute),
 }
 
@@ -50,7 +50,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                             (is_canonical, by_overlay) = (false, true);
                             continue;
                         }
-                        Through::LinkOut(path) => return Ok(Found::Elsewhere(path)),
+                        Through::LinkOut(path) => return leads_out(place, path),
                         Through::Nothing => {}
                     }
                     if !core::mem::replace(&mut is_canonical, true) {
@@ -61,7 +61,7 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                                 by_overlay = true;
                                 continue;
                             }
-                            Parents::Out(path) => return Ok(Found::Elsewhere(path)),
+                            Parents::Out(path) => return leads_out(place, path),
                             Parents::Kernels => return nothing(place, by_overlay),
                         }
                     }
@@ -70,13 +70,16 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
                 let Some(target) = target else { return nothing(place, by_overlay) };
                 match to_target(place, target.get())? {
                     None => is_canonical = false,
-                    Some(elsewhere) if by_overlay => return Ok(Found::Elsewhere(elsewhere)),
-                    Some(_) => return Ok(Found::Entry(Entry::Nothing)),
+                    Some(elsewhere) => {
+                        place.leads_out = true;
+                        return Ok(if by_overlay { Found::Elsewhere(elsewhere) } else { Found::Entry(Entry::Nothing) });
+                    }
                 }
             }
             Entry::Symlink(target) if follow || place.is_dir_path => {
                 (is_canonical, by_overlay) = (false, true);
                 if let Some(elsewhere) = to_target(place, target.get())? {
+                    place.leads_out = true;
                     return Ok(Found::Elsewhere(elsewhere));
                 }
             }
@@ -128,6 +131,15 @@ fn through_pfs(place: &mut Place) -> Result<Parents, Errno> {
             Ok(Parents::Kernels)
         }
     }
+}
+
+/// A link that is not published leads to this path, out of the output roots.
+fn leads_out(place: &mut Place, mut path: Absolute) -> Result<Found, Errno> {
+    place.leads_out = true;
+    if place.is_dir_path && !path.get().ends_with(b"/") {
+        path.0.append(b"/").ok_or(libc::ENAMETOOLONG)?;
+    }
+    Ok(Found::Elsewhere(path))
 }
 
 fn nothing(place: &Place, by_overlay: bool) -> Result<Found, Errno> {

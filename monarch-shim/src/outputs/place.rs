@@ -37,7 +37,7 @@ pub struct Place {
     pub is_held: bool,
     /// Whether a link of another output root may have led here.
     pub by_other_root: bool,
-    /// Whether the last look has found that links of the PFS lead out of the output roots.
+    /// Whether the last look has found that links lead out of the output roots.
     pub leads_out: bool,
 }
 
@@ -121,16 +121,24 @@ impl Place {
         base.append(b"/")?;
         base.append(rest)?;
         let mut place = Self::absolute(ctx, base.get())?;
-        place.is_held =
+        place.is_held |=
             path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
         Some(place)
     }
 
-    /// The place below an output root to which symbolic links outside of it lead. With `follow` a
-    /// link in the last component is followed, too. Asks the kernel, and is called only while
-    /// something is pending, or for paths through links that the agent has heard of.
+    /// The place below an output root to which symbolic links outside of it lead.
     #[cold]
     pub fn behind_links(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Self> {
+        match Self::behind(ctx, dirfd, path, follow)? {
+            Behind::Inside(place) => Some(place),
+            Behind::Outside(_) => None,
+        }
+    }
+
+    /// Where symbolic links outside of the output roots lead to one. With `follow` a link in the
+    /// last component is followed, too. Asks the kernel, and is called only while something is
+    /// pending, or for paths through links that the agent has heard of.
+    pub fn behind(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Behind> {
         let mut full = PathBuffer::front();
         if path.first() != Some(&b'/') {
             // SAFETY: as many bytes are written as each says.
@@ -145,11 +153,11 @@ impl Place {
         }
         full.append(path)?;
         if roots::any_pending(ctx) {
-            return Self::walked(ctx, full.get(), follow);
+            return walked(ctx, full.get(), follow);
         }
         for _ in 0..MAX_OUTER_LINKS {
             if let Some(place) = Self::without_links(ctx, full.get()) {
-                return Some(place);
+                return Some(Behind::Inside(place));
             }
             let mut known = Known::of(full.get())?;
             append_plain(&mut known.real, full.get().get(known.next.clone())?)?;
@@ -162,7 +170,7 @@ impl Place {
             {
                 let mut place = Self::at(root, below)?;
                 place.is_dir_path = ends_like_dir(full.get());
-                return Some(place);
+                return Some(Behind::Inside(place));
             }
             if rest.is_empty() && !follow || is_open_file(known.real.get()) {
                 return None;
@@ -183,14 +191,10 @@ impl Place {
     /// The place below an output root to which an absolute path leads with what is pending.
     #[cold]
     fn walked(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Self> {
-        let walked = walk(ctx, path, follow)?;
-        let (root, rest) = roots::at(ctx, walked.path.get())?;
-        let mut place = Self::at(root, rest)?;
-        place.is_dir_path = ends_like_dir(path);
-        place.by_overlay = walked.by_overlay;
-        place.by_other_root = walked.by_overlay && walked.by_other_root;
-        place.is_held = walked.is_held;
-        Some(place)
+        match walked(ctx, path, follow)? {
+            Behind::Inside(place) => Some(place),
+            Behind::Outside(_) => None,
+        }
     }
 
     /// A path with `..`: only the kernel knows where that leads, and what is pending.
@@ -343,6 +347,32 @@ impl Place {
         self.root = root;
         Ok(changed)
     }
+}
+
+/// Where links outside of the output roots lead.
+pub enum Behind {
+    /// To this place.
+    Inside(Place),
+    /// Into an output root, and by a link there that is not published out of it again, to this
+    /// path.
+    Outside(Absolute),
+}
+
+#[cold]
+fn walked(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Behind> {
+    let mut walked = walk(ctx, path, follow)?;
+    let Some((root, rest)) = roots::at(ctx, walked.path.get()) else {
+        if ends_like_dir(path) {
+            walked.path.0.append(b"/")?;
+        }
+        return walked.by_overlay.then_some(Behind::Outside(walked.path));
+    };
+    let mut place = Place::at(root, rest)?;
+    place.is_dir_path = ends_like_dir(path);
+    place.by_overlay = walked.by_overlay;
+    place.by_other_root = walked.by_overlay && walked.by_other_root;
+    place.is_held = walked.is_held;
+    Some(Behind::Inside(place))
 }
 
 /// The directory and the last component of a relative path.

@@ -1,6 +1,7 @@
 //! Calls that are made plainly, as this process cannot append to the journal: it has no descriptor
 //! for that, or the tier no space.
 
+use super::answer::LEADS_OUT;
 use super::barrier;
 use super::kernel::Errno;
 use super::place::Place;
@@ -38,6 +39,7 @@ pub(super) fn goes_plainly(place: &mut Place, errno: Errno) -> bool {
             Ok(Entry::File(file)) if errno == libc::EFBIG && !is_written(&root, &file) => {
                 sys::sleep_us(CLOSE_PAUSE_US);
             }
+            Err(LEADS_OUT) => return true,
             entry => return entry.is_ok_and(|entry| !entry.is_pending()),
         }
     }

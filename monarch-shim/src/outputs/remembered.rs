@@ -8,7 +8,6 @@ use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
 use super::lookup::{Found, lookup};
 use super::place::Place;
-use super::roots;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
 use monarch_abi::outputs::names::Clean;
@@ -97,6 +96,7 @@ pub(super) fn unhide(place: &Place) -> Result<()> {
 
 /// What the overlay says of a name that is to be changed, whose directory is followed. A clean copy
 /// whose file others have removed or changed is none, nor is a directory that they have removed.
+/// [`LEADS_OUT`] where links lead out of the output roots, which may be waited for.
 pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
     let found = lookup(place, false)?;
     Ok(match inside(place, found)? {
@@ -109,14 +109,13 @@ pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
 }
 
 /// What a look has found where a name is to be changed. Where links lead out of the output roots,
-/// the change is the kernel's, once those that it needs are published: [`LEADS_OUT`].
+/// the change is the kernel's: [`LEADS_OUT`], once those links are published.
 pub(super) fn inside(place: &Place, found: Found) -> Result<Found> {
-    let by_link = match &found {
-        Found::Elsewhere(path) => place.leads_out || roots::at(&place.root.ctx, path.get()).is_none(),
-        Found::Entry(_) | Found::Held => false,
-    };
-    if by_link {
+    if !place.leads_out {
+        return Ok(found);
+    }
+    if matches!(found, Found::Elsewhere(_)) {
         crossing::wait_for_all(place)?;
     }
-    if by_link || place.leads_out { Err(LEADS_OUT) } else { Ok(found) }
+    Err(LEADS_OUT)
 }

@@ -144,9 +144,13 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     if !is_same(&tree::read(root, place.rel())?, entry) {
         return Ok(None);
     }
-    // (A plain rename may be moving it, or its directory.)
-    if known.waits && (known.watch.is_changed(place, &journal) || !known.dir.is_at(place)?) {
+    // (A plain rename may be moving it.)
+    if known.waits && known.watch.is_changed(place, &journal) {
         return Ok(None);
+    }
+    // A link may have taken the place of its directory: the kernel says where that leads.
+    if known.waits && !entry.is_pending() && !known.dir.is_at(place)? {
+        return Ok(Some(Answer::Plain));
     }
     let (id, data) = match entry {
         // It has no place in the order while it is written.

@@ -53,7 +53,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     (from.is_dir_path, to.is_dir_path) = (false, false);
     let (source, target) = match (entry_at(&mut from), entry_at(&mut to)) {
         (Err(LEADS_OUT), Err(LEADS_OUT)) => return Ok((Answer::Plain, After::Nothing)),
-        (Err(LEADS_OUT), Ok(_)) => {
+        (Err(LEADS_OUT), target) => {
+            target?;
             to.is_dir_path = to_is_dir_path;
             return arrives(to, None, flags);
         }
@@ -153,11 +154,17 @@ fn are_published(from: &Place, to: &Place) -> Result<bool> {
 #[inline(never)]
 fn between_roots(from: Place, mut to: Place, flags: u32) -> Result<(Answer<()>, After)> {
     leave(&to.root)?;
-    let (_, after) = leaves(from, None)?;
-    let After::Cross(from, _) = after else { return Ok((Answer::Plain, after)) };
+    let from = match leaves(from, None) {
+        // Out of the output roots, by a link.
+        Err(LEADS_OUT) => return arrives(to, None, flags),
+        Ok((_, After::Cross(from, _))) => from,
+        done => return done,
+    };
     to.is_dir_path = false;
-    if matches!(entry_at(&mut to)?, Entry::Removed) {
-        unhide(&to)?;
+    match entry_at(&mut to) {
+        Err(LEADS_OUT) => return Ok((Answer::Plain, After::Cross(from, None))),
+        Ok(Entry::Removed) => unhide(&to)?,
+        entry => drop(entry?),
     }
     let target = Target::new(to, flags, None)?;
     Ok((Answer::Plain, After::Cross(from, Some(target))))

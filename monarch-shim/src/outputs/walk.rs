@@ -19,7 +19,8 @@ pub const MAX_LINKS: usize = 40;
 
 /// Where a path leads.
 pub struct Walked {
-    /// The absolute path there. What lies behind a missing or removed name is left as it was.
+    /// The absolute path there. What stands behind a missing or removed name is left as it was, but
+    /// for `..`.
     pub path: Absolute,
     /// Whether a link that is not published, or a name that is removed, was on the way: the kernel
     /// walks elsewhere.

@@ -65,6 +65,16 @@ fn failed(why: c_int) -> Option<c_int> {
     Some(-1)
 }
 
+/// Whether a path means the same with the directory as the root: it begins there, and no `..` leads
+/// above it.
+fn stays_below(path: &[u8]) -> bool {
+    let mut parts = path.split(|&c| c == b'/').filter(|part| !part.is_empty() && *part != b".");
+    path.first() != Some(&b'/')
+        && parts
+            .try_fold(0usize, |depth, part| if part == b".." { depth.checked_sub(1) } else { Some(depth + 1) })
+            .is_some()
+}
+
 /// What an output root answers.
 #[cold]
 #[inline(never)]
@@ -86,7 +96,7 @@ unsafe fn open_below(dirfd: c_int, path: *const c_char, how: How, is_right: impl
         let is_missing = || access::staged(dirfd, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == Some(-1);
         // Directories are the kernel's, but where they lie below a file, or in what was removed.
         if matches!(name, b"." | b"..") {
-            let is_pending = outputs::is_pending() && (how.resolve & IN_ROOT == 0 || bytes.first() != Some(&b'/'));
+            let is_pending = outputs::is_pending() && (how.resolve & IN_ROOT == 0 || stays_below(bytes));
             let found = is_pending.then(|| kernel::open_directory(dirfd, path, how.resolve & !CACHED));
             return (matches!(found, Some(Ok(_) | Err(libc::ENOENT))) && is_missing()).then_some(-1);
         }

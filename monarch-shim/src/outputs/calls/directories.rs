@@ -24,9 +24,10 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
         at_path(dirfd, path, core::ptr::null_mut(), |place| {
             use lookup::Found;
             use tree::Entry;
-            let mut is_removed = false;
+            let (mut is_removed, mut outside) = (false, None);
             match lookup::lookup(place, true)? {
                 Found::Held => is_removed = true,
+                Found::Elsewhere(path) if place.leads_out => outside = Some(path),
                 Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
                 Found::Entry(Entry::File(_)) => return Err(libc::ENOTDIR),
                 _ => {}
@@ -35,9 +36,9 @@ pub unsafe fn open_dir(dirfd: c_int, path: *const c_char) -> Option<*mut crate::
             if !listing::may_differ(&place.root) {
                 return Ok(Answer::Plain);
             }
-            let mut on_pfs = place.on_pfs()?;
+            let mut on_pfs = outside.map_or_else(|| place.on_pfs(), Ok)?;
             let fd = if is_removed {
-                entries::open_named(dirfd, c".")?
+                entries::open_named(dirfd, core::ffi::CStr::from_ptr(path))?
             } else {
                 entries::open_named(libc::AT_FDCWD, on_pfs.c_str().ok_or(libc::ENAMETOOLONG)?)?
             };

@@ -4,7 +4,7 @@ use super::at_path;
 use crate::descriptor_names::{is_below_proc, may_reopen};
 use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
-use crate::outputs::place::Place;
+use crate::outputs::place::{Behind, Place};
 use crate::outputs::stat::Subject;
 use crate::outputs::{attributes, dir_times, kernel, lookup, peers, roots, stat as overlay_stat, tree};
 use core::ffi::{c_char, c_int};
@@ -67,8 +67,13 @@ unsafe fn lead_of(ctx: &Ctx, dirfd: c_int, path: *const c_char, follow: bool) ->
         if bytes.is_empty() || Place::find(ctx, dirfd, bytes).is_some() {
             return None;
         }
-        let place = Place::behind_links(ctx, dirfd, bytes, follow)?;
-        Some(Lead { at: place.as_named().ok()?, by_overlay: place.by_overlay, is_held: place.is_held })
+        match Place::behind(ctx, dirfd, bytes, follow)? {
+            Behind::Inside(place) => {
+                let at = place.as_named().ok()?;
+                Some(Lead { at, by_overlay: place.by_overlay, is_held: place.is_held })
+            }
+            Behind::Outside(at) => Some(Lead { at, by_overlay: true, is_held: false }),
+        }
     };
     let found = lead();
     errno::set_errno(saved);

@@ -20,7 +20,7 @@ def tried(call):
 
 def what(path):
     back = os.open(".", os.O_PATH | os.O_DIRECTORY)
-    stat = lambda s: (s.st_mode, s.st_size if s.st_mode & 0o100000 else None)
+    stat = lambda s: (s.st_mode, s.st_size if s.st_mode & 0o100000 else s.st_nlink == 0)
     found = [tried(lambda: stat(os.stat(path))), [os.access(path, m) for m in (os.F_OK, os.W_OK, os.X_OK)]]
     found += [tried(lambda: os.close(os.open(path, os.O_RDONLY))), tried(lambda: sorted(os.listdir(path)))]
     found += [tried(lambda: sorted((e.name, e.is_dir()) for e in os.scandir(path))), tried(lambda: os.listxattr(path))]
@@ -42,7 +42,7 @@ def directories_that_were_removed():
     for name in ("removed", "parent/child", "parent"):
         os.rmdir(name)
     for name, fd in all.items():
-        for path in (f"/proc/self/fd/{fd}", f"/dev/fd/{fd}/", f"/proc/thread-self/fd/{fd}/.", f"/proc/self/fd/{fd}/in"):
+        for path in (f"/proc/self/fd/{fd}", f"/dev/fd/{fd}/", f"/proc/thread-self/fd/{fd}/.", f"/proc/self/task/../fd/{fd}", f"/proc/self/fd/{fd}/in"):
             say(name, path.split("/")[4:], what(path))
         say(name, "number", tried(lambda: sorted(os.listdir(fd))), [tried(lambda: os.stat(n, dir_fd=fd).st_size) for n in ("in", "x")])
     os.chdir(all["removed"])

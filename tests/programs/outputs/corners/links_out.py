@@ -7,32 +7,44 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from see import get, main, put, replay, say
 
-AWAY = os.path.join(os.environ["TMPDIR"], "away")
+SIBLING = os.environ["SIBLING"]
 
 
-def there():
-    names = lambda top: sorted(os.path.relpath(os.path.join(at, n), top) for at, dirs, files in os.walk(top) for n in dirs + files)
-    return names(AWAY)
+def there(away):
+    """What is where the link leads, with its bytes."""
+    found = []
+    for at, dirs, files in os.walk(away):
+        for name in sorted(dirs + files):
+            path = os.path.join(at, name)
+            is_file = os.path.isfile(path) and not os.path.islink(path)
+            found.append((os.path.relpath(path, away), get(path) if is_file else "no file"))
+    return sorted(found)
 
 
 def each(link, calls):
-    shutil.rmtree(AWAY, ignore_errors=True)
-    os.makedirs(f"{AWAY}/sub")
+    # On this file system, by a relative path, and on another one.
+    away = os.path.join(os.environ["TMPDIR"] if "far" in link else SIBLING, "away")
+    shutil.rmtree(away, ignore_errors=True)
+    os.makedirs(f"{away}/sub")
     for name in "fghs":
-        put(f"{AWAY}/{name}", name.encode())
-    os.symlink(AWAY, link)
+        put(f"{away}/{name}", name.encode())
+    os.symlink(away if "far" in link else os.path.relpath(away), "new")
     if "published" in link:
+        os.rename("new", link)
         put("first", b"first")
         os.link("first", "second")
     put("pending", b"holds all up")
+    if "published" not in link:
+        os.rename("new", link)
     for name, call in calls:
         try:
             done = call(link)
         except OSError as e:
             done = e.errno
-        say(name, done, there())
+        say(name, done, there(away))
     put("last", b"the last one")
     say(sorted(os.listdir(".")))
+    shutil.rmtree(away, ignore_errors=True)
 
 
 REMOVALS = [
@@ -53,6 +65,10 @@ NAMES = [
     ("rename there", lambda l: os.rename(f"{l}/g", f"{l}/g2")),
     ("replace there", lambda l: os.replace(f"{l}/g2", f"{l}/made")),
     ("rename a pending file there", lambda l: os.rename("pending", f"{l}/p")),
+    ("rename by the link alone", lambda l: os.rename(f"{l}/p", f"{l}/made")),
+    ("rename below a file", lambda l: os.rename(f"{l}/s", "pending/s")),
+    ("rename over a pending file", lambda l: (put("victim", b"v"), os.rename(f"{l}/f", "victim"))[0]),
+    ("with a slash", lambda l: os.open(f"{l}/s/", os.O_RDONLY)),
     ("rename from there", lambda l: os.rename(f"{l}/h", "h")),
     ("rename over one there", lambda l: (put("other", b"o"), os.rename("other", f"{l}/made"))[0]),
     ("fifo", lambda l: os.mkfifo(f"{l}/fifo")),
@@ -71,34 +87,15 @@ CONTENTS = [
 ]
 
 
-@replay(barrier=True)
-def removals_by_a_link_that_is_pending():
-    each("pending-link", REMOVALS)
+def add(calls, kind, link):
+    def row():
+        each(link, calls)
+    row.__name__ = f"{kind}_by_{link}".replace("-", "_")
+    replay(row, barrier=True)
 
 
-@replay(barrier=True)
-def removals_by_a_link_that_is_published():
-    each("published-link", REMOVALS)
-
-
-@replay(barrier=True)
-def names_by_a_link_that_is_pending():
-    each("pending-link", NAMES)
-
-
-@replay(barrier=True)
-def names_by_a_link_that_is_published():
-    each("published-link", NAMES)
-
-
-@replay(barrier=True)
-def contents_by_a_link_that_is_pending():
-    each("pending-link", CONTENTS)
-
-
-@replay(barrier=True)
-def contents_by_a_link_that_is_published():
-    each("published-link", CONTENTS)
-
+for kind, calls in ("removals", REMOVALS), ("names", NAMES), ("contents", CONTENTS):
+    for link in "pending-link", "published-link", "pending-far-link", "published-far-link":
+        add(calls, kind, link)
 
 main()
