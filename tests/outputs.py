@@ -2,7 +2,7 @@
 """Output roots beside the everyday suite: what is killed, frameworks, and suites of others.
 
     tests/outputs.py kills [--how all|job|both|agent] [--rounds N] [--seed N]     a second or two a round
-    tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--processes N] [--latency TIME]    a second a round
+    tests/outputs.py random [--rounds N] [--seed N] [--calls N] [--processes N] [--latency TIME] [--steady SECONDS]    a second a round
     tests/outputs.py pairs [--rounds N] [--seconds N] [--seed N] [--latency TIME] [--first CALL,...] [--second CALL,...] [--before WHAT,...]
     tests/outputs.py frameworks [NAME...]         needs environments of tests/venvs.sh; 20 minutes
     tests/outputs.py suites [NAME...]             CPython's own tests; 20 minutes
@@ -13,8 +13,10 @@
 `monarch recover`. What a reader of the
 PFS sees all the time must be a state that the job had, and at the end the last one.
 `random`: calls at random on few names, direct and staged, by one process or several that take turns:
-the same answers, the same files at the end.
-`pairs`: two processes make a call each about one name at once, all pairs of 22 calls on nine kinds of
+the same answers, the same files at the end. Names are said in odd ways, by directories that are kept
+open, and by links, which may lead out of the output root. With `--steady`: what is there stays as it is
+while it is published.
+`pairs`: two processes make a call each about one name at once, all pairs of 26 calls on nine kinds of
 names: what both get and see, and what is published, must be what one of the two orders gives.
 `frameworks`: programs of tests/programs/outputs/frameworks save and load, direct and staged: the same
 losses and the same files; then they are killed at a random moment and resumed, to the same losses.

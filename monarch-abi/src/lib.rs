@@ -70,7 +70,7 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 16;
+pub const LAYOUT: u32 = 17;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
 /// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths

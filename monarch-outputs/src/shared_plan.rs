@@ -19,6 +19,9 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// How often a file is looked at again while other records come.
+const MAX_PROBES: usize = 8;
+
 /// A plan and what feeds it.
 #[derive(Debug)]
 pub struct PlanState {
@@ -144,33 +147,60 @@ impl PlanState {
         self.order.as_ref().is_none_or(|order| order.order.may_publish(place))
     }
 
-    /// Tries leases of open files; whether any was closed.
+    /// Tries leases of open files; whether any was closed, or records were read.
     pub fn probe(&mut self, staging: &StagingDir, files: &[u64]) -> bool {
         let mut did = false;
         for &id in files {
-            let Some(file) = self.planner.file(id) else { continue };
-            // Its own copy's lease is no writer, but an old copy still writes to the part file.
-            let openers = &mut self.openers;
-            let mut is_killed = || file.openers.iter().any(|opener| !openers.is_alive(opener, file.opened_ns));
-            match staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
-                Ok(LeaseAnswer::Granted) => {
-                    let is_killed = is_killed();
-                    self.planner.lease(id, true, is_killed, now_ns());
-                    did = true;
-                }
-                Ok(_) => self.planner.lease(id, false, false, 0),
-                Err(Errno::NOENT) => {
-                    // The shim removes the data of a file before or after its record.
-                    if self.read(staging).is_ok() {
-                        self.planner.lost(id);
+            for _ in 0..MAX_PROBES {
+                match self.probe_file(staging, id) {
+                    Some(is_closed) => {
+                        did |= is_closed;
+                        break;
                     }
-                    did = true;
+                    // (What was read is to be worked on.)
+                    None => did = true,
                 }
-                Err(_) => self.planner.lease(id, false, false, 0),
             }
         }
         self.follow();
         did
+    }
+
+    /// Tries the lease of an open file: whether it was closed. `None`: its process has ended, and
+    /// there were records that had not been read: it may have closed the file before.
+    fn probe_file(&mut self, staging: &StagingDir, id: u64) -> Option<bool> {
+        let Some(file) = self.planner.file(id) else { return Some(false) };
+        match staging.open_data(&file.staged).map(|fd| is_closed(&fd)) {
+            // Its own copy's lease is no writer, but an old copy still writes to the part file.
+            Ok(LeaseAnswer::Granted) => {
+                let openers = &mut self.openers;
+                let is_killed = file.openers.iter().any(|opener| !openers.is_alive(opener, file.opened_ns));
+                if is_killed {
+                    match self.read(staging) {
+                        Ok(false) => {}
+                        Ok(true) => return None,
+                        Err(_) => return Some(false),
+                    }
+                }
+                self.planner.lease(id, true, is_killed, now_ns());
+                Some(true)
+            }
+            Ok(_) => {
+                self.planner.lease(id, false, false, 0);
+                Some(false)
+            }
+            Err(Errno::NOENT) => {
+                // The shim removes the data of a file before or after its record.
+                if self.read(staging).is_ok() {
+                    self.planner.lost(id);
+                }
+                Some(true)
+            }
+            Err(_) => {
+                self.planner.lease(id, false, false, 0);
+                Some(false)
+            }
+        }
     }
 
     /// Whether nothing is pending, and the journal is not at its begin.

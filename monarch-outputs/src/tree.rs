@@ -5,7 +5,7 @@
 
 use crate::plan::{Claim, join, parent};
 use monarch_abi::outputs::REMOVED_DIR;
-use monarch_abi::outputs::names::{Link, WHITEOUT, file_text};
+use monarch_abi::outputs::names::{Link, SYMLINK, WHITEOUT, file_text, is_pending};
 use monarch_abi::outputs::state::State;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
@@ -22,11 +22,6 @@ pub struct Tree<'a> {
     staging: BorrowedFd<'a>,
     tree: BorrowedFd<'a>,
     state: &'a State,
-}
-
-/// Whether the text of a link is of something that is not published.
-fn is_pending(text: &[u8]) -> bool {
-    text.first() != Some(&b'C')
 }
 
 fn add(counter: &AtomicU64, plus: bool, minus: bool) {
@@ -273,6 +268,6 @@ pub fn text_of(claim: &Claim) -> Vec<u8> {
     match claim {
         Claim::File(file) => file_text(file).to_vec(),
         Claim::Absent | Claim::Left | Claim::RemovedDir => WHITEOUT.to_vec(),
-        Claim::Symlink(target) => [b"L", target.as_slice()].concat(),
+        Claim::Symlink(target) => [SYMLINK, target.as_slice()].concat(),
     }
 }

@@ -70,13 +70,16 @@ static const char *lstat_(const char *p) { struct stat s; return lstat(p, &s) ? 
 static const char *statx_(const char *p) { struct statx s; return statx(AT_FDCWD, p, 0, STATX_BASIC_STATS, &s) ? result(0) : text("%o", s.stx_mode); }
 static const char *open_(const char *p) { int fd = open(p, O_RDONLY); const char *r = result(fd >= 0); close(fd); return r; }
 static const char *open_path(const char *p) { int fd = open(p, O_PATH); const char *r = result(fd >= 0); close(fd); return r; }
-/* With what openat2 may forbid on the way: mounts, links to open files, links, ways out. */
+/* With what openat2 may forbid on the way: mounts, links to open files, links, ways out. EAGAIN:
+ * another process has renamed something meanwhile, and the kernel wants to be asked again. */
 static const char *openat2_(const char *p)
 {
     char all[100] = "";
     for (unsigned long long forbids = 0; forbids <= 0x10; forbids = forbids ? forbids * 2 : 1) {
         unsigned long long how[3] = {O_RDONLY, 0, forbids};
-        int fd = syscall(SYS_openat2, AT_FDCWD, p, how, sizeof how);
+        int fd;
+        do fd = syscall(SYS_openat2, AT_FDCWD, p, how, sizeof how);
+        while (fd < 0 && errno == EAGAIN);
         strcat(strcat(all, fd < 0 ? strerrorname_np(errno) : "yes"), " ");
         close(fd);
     }

@@ -22,8 +22,14 @@ pub struct Staged {
 pub const STAGED_LEN: usize = 16 * 3 + 8 * 2 + 4;
 /// Bytes of the name of a part file.
 pub const PART_LEN: usize = PART_PREFIX.len() + 16 + 1 + 16;
-/// Bytes of the link of a clean file.
-pub const CLEAN_LEN: usize = 1 + STAGED_LEN + 3 * 17;
+/// What the text of each link of the overlay begins with. The kernel goes nowhere from there: a
+/// path that has such a link as one of its directories does not lead to another name of the
+/// overlay.
+pub const NOWHERE: &[u8] = b"/dev/null/";
+/// Bytes of the link of a staged file.
+pub const FILE_LEN: usize = NOWHERE.len() + 1 + STAGED_LEN;
+/// Bytes of the link of a clean file. (tmpfs needs a page for a link of 128 and more.)
+pub const CLEAN_LEN: usize = FILE_LEN + 3 * 16;
 
 /// Writes numbers in hexadecimal, and text, into a fixed array.
 struct Writer<const N: usize> {
@@ -154,16 +160,17 @@ pub enum Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// The meaning of the text of a link.
+    /// The meaning of the text of a link. (Earlier versions wrote it without [`NOWHERE`], and the
+    /// numbers behind colons.)
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        let (kind, rest) = text.split_first()?;
+        let (kind, rest) = text.strip_prefix(NOWHERE).unwrap_or(text).split_first()?;
         match kind {
             b'F' if rest.len() == STAGED_LEN => Some(Self::File(Staged::parse(rest)?)),
             b'C' => {
                 let (name, mut rest) = rest.split_at_checked(STAGED_LEN)?;
                 let mut number = || {
-                    take(&mut rest, b':')?;
+                    let _ = take(&mut rest, b':');
                     take_hex(&mut rest, 16)
                 };
                 let (size, mtime, ctime) = (number()?, number()?, number()?);
@@ -177,13 +184,23 @@ impl<'a> Link<'a> {
     }
 }
 
+/// Whether a name counts as pending at which a link with this text lies.
+#[must_use]
+pub fn is_pending(text: &[u8]) -> bool {
+    !matches!(Link::parse(text), Some(Link::Clean(_)))
+}
+
 /// The text of [`Link::Whiteout`].
-pub const WHITEOUT: &[u8] = b"-";
+pub const WHITEOUT: &[u8] = b"/dev/null/-";
+
+/// The text of [`Link::Symlink`], before the target.
+pub const SYMLINK: &[u8] = b"/dev/null/L";
 
 /// The text of [`Link::File`].
 #[must_use]
-pub fn file_text(file: &Staged) -> [u8; 1 + STAGED_LEN] {
+pub fn file_text(file: &Staged) -> [u8; FILE_LEN] {
     let mut w = Writer::new();
+    w.text(NOWHERE);
     w.text(b"F");
     w.text(&file.name());
     w.out
@@ -193,10 +210,10 @@ pub fn file_text(file: &Staged) -> [u8; 1 + STAGED_LEN] {
 #[must_use]
 pub fn clean_text(clean: &Clean) -> [u8; CLEAN_LEN] {
     let mut w = Writer::new();
+    w.text(NOWHERE);
     w.text(b"C");
     w.text(&clean.file.name());
     for number in [clean.size, clean.mtime_ns as u64, clean.ctime_ns as u64] {
-        w.text(b":");
         w.hex(number, 16);
     }
     w.out
@@ -215,13 +232,25 @@ mod tests {
         let clean = Clean { file: FILE, size: 5, mtime_ns: -1, ctime_ns: 1_700_000_000_123_456_789 };
         assert_eq!(Link::parse(&clean_text(&clean)), Some(Link::Clean(clean)));
         assert_eq!(Link::parse(WHITEOUT), Some(Link::Whiteout));
-        assert_eq!(Link::parse(b"Lsome/where"), Some(Link::Symlink(b"some/where")));
+        assert!(clean_text(&clean).len() < 128 && !is_pending(&clean_text(&clean)) && is_pending(&file_text(&FILE)));
+        assert_eq!(Link::parse(&[SYMLINK, b"some/where"].concat()), Some(Link::Symlink(b"some/where")));
         assert_eq!(parse_part(&part_name(0xabc, 9)), Some((0xabc, 9)));
     }
 
     #[test]
+    fn links_of_earlier_versions_are_read() {
+        assert_eq!(Link::parse(&file_text(&FILE)[NOWHERE.len()..]), Some(Link::File(FILE)));
+        assert_eq!(Link::parse(b"-"), Some(Link::Whiteout));
+        let clean = Clean { file: FILE, size: 5, mtime_ns: 6, ctime_ns: 7 };
+        let numbers = b":0000000000000005:0000000000000006:0000000000000007";
+        let text = [b"C", &FILE.name()[..], numbers].concat();
+        assert_eq!(Link::parse(&text), Some(Link::Clean(clean)));
+        assert_eq!(Link::parse(b"L/dev/null/L"), Some(Link::Symlink(b"/dev/null/L")));
+    }
+
+    #[test]
     fn other_texts_are_no_names_and_no_links() {
-        for text in [&b""[..], b"F", b"F00", b"C00", b"-x", b"Q", b"F-"] {
+        for text in [&b""[..], b"F", b"F00", b"C00", b"-x", b"Q", b"F-", NOWHERE, b"/dev/null"] {
             assert_eq!(Link::parse(text), None, "{text:?}");
         }
         let mut short = FILE.name();

@@ -74,8 +74,11 @@ pub mod flag {
     /// [`Op::Open`](super::Op::Open): no record will tell of the close.
     pub const UNWATCHED: u16 = 128;
     /// [`Op::Close`](super::Op::Close): a plain call has given the name of the file to something
-    /// else, and the staged file is gone.
+    /// else, and the staged file is about to be removed.
     pub const TAKEN: u16 = 256;
+    /// [`Op::Rename`](super::Op::Rename) of file 0, with [`PARENT`]: the two names were exchanged.
+    /// All that lay below one of them lies below the other, also files that are open.
+    pub const EXCHANGE: u16 = 512;
 }
 
 /// The header of a record. Fields: 16, because this is its byte map.

@@ -32,6 +32,11 @@ impl Claims {
         self.0.contains_key(name)
     }
 
+    /// The last claim on a name before one.
+    pub(super) fn before(&self, name: &[u8], key: ClaimKey) -> Option<(ClaimKey, &Claim)> {
+        self.0.get(name)?.range(..key).next_back().map(|(key, claim)| (*key, claim))
+    }
+
     /// Whether an earlier claim says that the PFS has something of the name, or will have it.
     pub(super) fn has_below(&self, name: &[u8], key: ClaimKey) -> bool {
         self.has_below_but(name, key, &BTreeSet::new())

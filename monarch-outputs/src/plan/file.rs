@@ -66,7 +66,8 @@ pub struct PlannedFile {
     pub generation: u64,
     /// How far its copy is.
     pub copy: CopyState,
-    /// Whether the PFS had another file of its name when it was created.
+    /// Whether the PFS had another file of its name when it was created, of which no removal was
+    /// pending.
     pub replaces: bool,
     /// Whether a whole file of its name is there, published or pending, which what a killed writer
     /// leaves must not replace.
@@ -97,13 +98,29 @@ pub struct PlannedFile {
 impl PlannedFile {
     /// Directory `from` was renamed to `to`, on the PFS too: what lay below it lies there now.
     pub fn moved(&mut self, from: &[u8], to: &[u8]) {
-        let names = self.former.iter_mut().chain(self.left.iter_mut().map(|left| &mut left.name));
-        for path in names.chain([&mut self.part_dir]) {
-            let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
-            if let Some(rest) = rest {
-                *path = [to, rest].concat();
+        for path in self.places() {
+            if let Some(moved) = moved_path(path, from, to) {
+                *path = moved;
             }
         }
+    }
+
+    /// Two names were exchanged, on the PFS too: what lay below one of them, its own name as well,
+    /// lies below the other now.
+    pub fn exchanged(&mut self, a: &[u8], b: &[u8]) {
+        let exchange = |path: &mut Vec<u8>| {
+            if let Some(moved) = moved_path(path, a, b).or_else(|| moved_path(path, b, a)) {
+                *path = moved;
+            }
+        };
+        self.places().for_each(exchange);
+        exchange(&mut self.name);
+    }
+
+    /// Where it has been, and where its part file lies.
+    fn places(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        let names = self.former.iter_mut().chain(self.left.iter_mut().map(|left| &mut left.name));
+        names.chain([&mut self.part_dir])
     }
 
     /// The name that it gets on the PFS.
@@ -115,6 +132,12 @@ impl PlannedFile {
         }
         name
     }
+}
+
+/// Where a path lies after `from` was renamed to `to`, if it is that or lies below it.
+fn moved_path(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))?;
+    Some([to, rest].concat())
 }
 
 /// The directory of a path below the output root; empty for the root.

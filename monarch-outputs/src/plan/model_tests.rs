@@ -30,6 +30,8 @@ const NAMES: [Name; 4] = ["a", "b", "c", "d"];
 enum Thing {
     File(u64),
     Symlink(Vec<u8>),
+    /// What plain calls make, and no agent.
+    Pipe(u64),
 }
 
 /// A file of the PFS: which staged file it was, and which of its contents.
@@ -78,7 +80,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 30, because it stands for three programs. Methods: 34, for the same reason.
+/// Fields: 30, because it stands for three programs. Methods: 42, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -142,6 +144,8 @@ enum Call {
     Unlink(usize),
     Symlink(usize, usize),
     RenameLink(usize, usize),
+    RenamePipe(usize),
+    MakePipe(usize),
     Read(usize),
     StartCopy,
     EndCopy(usize),
@@ -171,6 +175,22 @@ fn call() -> impl Strategy<Value = Call> {
         4 => Just(Call::Commit),
         1 => any::<bool>().prop_map(Call::Crash),
         1 => Just(Call::Checkpoint),
+    ]
+}
+
+/// The agent lives, and finds no file closed before it reads of the close: no record tells of a
+/// pipe.
+fn call_or_pipe() -> impl Strategy<Value = Call> {
+    let with_records = |call| match call {
+        Call::Crash(_) => Call::Probe,
+        Call::Close(handle, _) => Call::Close(handle, true),
+        call => call,
+    };
+    let name = 0..NAMES.len();
+    prop_oneof![
+        40 => call().prop_map(with_records),
+        2 => name.clone().prop_map(Call::RenamePipe),
+        1 => name.prop_map(Call::MakePipe),
     ]
 }
 
@@ -230,14 +250,27 @@ impl World {
         if self.pfs.contains_key(name) || self.publishing == id { flag::PUBLISHED } else { 0 }
     }
 
+    /// Whether nothing was entered since a file was closed.
+    fn is_last_closed(&self, id: u64) -> bool {
+        self.journal.last().is_some_and(|last| {
+            last.id == id && matches!(last.op, Op::Open | Op::Close) && last.node_news == self.node_news
+        })
+    }
+
+    /// Whether the agent may publish something under a name of which the job takes this file away.
+    fn may_appear(&self, id: u64) -> bool {
+        !self.is_last_closed(id) || self.last_entry() > self.published
+    }
+
     /// Whether something that has a place in the order is not published, or a file may only seem to
     /// be open.
     fn is_pending(&self) -> bool {
-        if !self.shown.is_empty() {
-            return true;
-        }
-        let entries = self.journal.iter().rev().filter(|written| written.op != Op::Open);
-        entries.map(|written| written.seq).next().unwrap_or(0) > self.published
+        !self.shown.is_empty() || self.last_entry() > self.published
+    }
+
+    /// The last record that has a place in the order.
+    fn last_entry(&self) -> u64 {
+        self.journal.iter().rev().find(|written| written.op != Op::Open).map_or(0, |written| written.seq)
     }
 
     fn opened(&mut self, id: u64) {
@@ -248,15 +281,12 @@ impl World {
     }
 
     fn create(&mut self, name: &[u8]) {
-        if matches!(self.seen(name), Some(Thing::Symlink(_))) {
+        if matches!(self.seen(name), Some(Thing::Symlink(_) | Thing::Pipe(_))) {
             return;
         }
         if let Some(Shown::File(id)) = self.shown.get(name).cloned() {
             let is_open = self.open.get(&id).is_some_and(|n| *n > 0);
-            let is_last = self.journal.last().is_some_and(|last| {
-                last.id == id && matches!(last.op, Op::Open | Op::Close) && last.node_news == self.node_news
-            });
-            if is_open || is_last {
+            if is_open || self.is_last_closed(id) {
                 self.opened(id);
                 self.data.insert(id, self.version);
                 return self.append(Op::Open, id, flag::TRUNCATED, name, &staged(id).name());
@@ -268,7 +298,9 @@ impl World {
         self.data.insert(id, self.version);
         self.parts.insert(id);
         self.plain.insert(name.to_vec(), Thing::File(id));
-        self.append(Op::Open, id, flag::NEW | self.published_flag(name, u64::MAX), name, &staged(id).name());
+        let is_hidden = self.shown.get(name) == Some(&Shown::Whiteout);
+        let flags = if is_hidden { flag::PUBLISHED } else { self.published_flag(name, u64::MAX) };
+        self.append(Op::Open, id, flag::NEW | flags, name, &staged(id).name());
         self.shown.insert(name.to_vec(), Shown::File(id));
     }
 
@@ -298,9 +330,10 @@ impl World {
         let thing = self.plain.remove(from).unwrap();
         self.plain.insert(to.to_vec(), thing);
         let flags = self.published_flag(from, id);
+        let may_appear = flags != 0 || self.may_appear(id);
         self.append(Op::Rename, id, flags, from, to);
         self.shown.insert(to.to_vec(), Shown::File(id));
-        if flags == 0 {
+        if !may_appear {
             self.shown.remove(from);
         } else {
             self.shown.insert(from.to_vec(), Shown::Whiteout);
@@ -312,29 +345,32 @@ impl World {
             return;
         }
         self.loses(name);
-        self.plain.remove(name);
+        let is_pipe = matches!(self.plain.remove(name), Some(Thing::Pipe(_)));
         let shown = self.shown.get(name).cloned();
         // The agent may be making a link just now: the shim does not ask.
         let flags = match &shown {
             Some(Shown::File(id)) => self.published_flag(name, *id),
             _ => flag::PUBLISHED,
         };
+        let mut may_appear = flags != 0;
         match &shown {
             Some(Shown::File(id)) => {
                 let id = *id;
+                may_appear |= self.may_appear(id);
                 self.append(Op::Unlink, id, flags, name, b"");
             }
-            None if !self.is_pending() => {
-                // At once, whatever opens the agent has not read.
+            // At once, whatever opens the agent has not read.
+            None if !self.is_pending() || is_pipe => {
                 self.pfs.remove(name);
-                for was in self.history.iter_mut().skip(self.published as usize) {
+                let over = if is_pipe { 0 } else { self.published as usize };
+                for was in self.history.iter_mut().skip(over) {
                     was.remove(name);
                 }
                 return self.remember();
             }
             _ => self.append(Op::Unlink, 0, flags, name, b""),
         }
-        if flags == 0 {
+        if !may_appear {
             self.shown.remove(name);
         } else {
             self.shown.insert(name.to_vec(), Shown::Whiteout);
@@ -360,6 +396,54 @@ impl World {
         self.append(Op::RenameLink, 0, flag::PUBLISHED, from, &[to, b"\0", &target].concat());
         self.shown.insert(to.to_vec(), Shown::Symlink(target));
         self.shown.insert(from.to_vec(), Shown::Whiteout);
+    }
+
+    /// A plain rename gives a name to a pipe, once all but open files is published.
+    fn rename_pipe(&mut self, name: &[u8]) {
+        self.settle();
+        self.unhide(name);
+        self.loses(name);
+        self.has_pipe(name);
+        match self.shown.remove(name) {
+            Some(Shown::File(id)) => {
+                self.append(Op::Close, id, flag::TAKEN, b"", b"");
+                self.data.remove(&id);
+                self.closed_by.remove(&id);
+            }
+            shown => assert_eq!(shown, None, "{name:?} is not published"),
+        }
+    }
+
+    /// A plain call makes a pipe, at once where the name is not hidden.
+    fn make_pipe(&mut self, name: &[u8]) {
+        if self.seen(name).is_none() {
+            self.unhide(name);
+            self.has_pipe(name);
+        }
+    }
+
+    /// Waits until the PFS has nothing of a name that the job has taken away.
+    fn unhide(&mut self, name: &[u8]) {
+        if self.shown.get(name) == Some(&Shown::Whiteout) {
+            self.settle();
+        }
+        // (A file that is open has left it.)
+        if self.shown.get(name) == Some(&Shown::Whiteout) {
+            self.append(Op::Unlink, 0, flag::PUBLISHED, name, b"");
+            self.settle();
+            assert!(!self.shown.contains_key(name), "{name:?} stays hidden");
+        }
+    }
+
+    fn has_pipe(&mut self, name: &[u8]) {
+        self.version += 1;
+        let pipe = Thing::Pipe(self.version);
+        self.pfs.insert(name.to_vec(), Node { thing: pipe.clone(), version: 0 });
+        self.plain.insert(name.to_vec(), pipe.clone());
+        // (The places of what loses its name may be any of them.)
+        for was in &mut self.history {
+            was.insert(name.to_vec(), pipe.clone());
+        }
     }
 
     // --- the agent ---
@@ -574,8 +658,13 @@ impl World {
                 self.copied.remove(&file.id);
             }
             for name in committed.names {
+                let is_made = match &step.action {
+                    Action::Publish(file) => file.target == name,
+                    Action::Symlink(path, _) => *path == name,
+                    _ => false,
+                };
                 match self.planner.overlay(&name) {
-                    Some(Claim::Absent | Claim::Left) => {
+                    Some(Claim::Absent | Claim::Left) if is_made => {
                         self.shown.entry(name).or_insert(Shown::Whiteout);
                         continue;
                     }
@@ -760,10 +849,8 @@ impl World {
         })
     }
 
-    fn drain(&mut self) {
-        while !self.handles.is_empty() {
-            self.close(0, !self.handles.len().is_multiple_of(3));
-        }
+    /// The agent publishes all but files that are open.
+    fn settle(&mut self) {
         for _ in 0..1000 {
             self.read(usize::MAX);
             self.probe();
@@ -776,10 +863,19 @@ impl World {
                 self.commit();
             }
             self.check_view();
-            if self.planner.is_idle() {
+            if self.planner.is_drained() && self.begun.is_none() && self.batch.is_empty() {
                 break;
             }
         }
+        assert!(self.planner.is_drained(), "never done: {:?}", self.planner);
+        self.published = self.published.max(self.planner.published());
+    }
+
+    fn drain(&mut self) {
+        while !self.handles.is_empty() {
+            self.close(0, !self.handles.len().is_multiple_of(3));
+        }
+        self.settle();
         assert!(self.planner.is_idle(), "never done: {:?}", self.planner);
         let found: BTreeMap<_, _> = self.pfs.iter().map(|(name, node)| (name.clone(), node.thing.clone())).collect();
         assert_eq!(found, self.plain);
@@ -815,6 +911,8 @@ impl World {
             Call::Unlink(at) => self.unlink(name(at)),
             Call::Symlink(at, target) => self.symlink(name(at), name(target)),
             Call::RenameLink(from, to) => self.rename_link(name(from), name(to)),
+            Call::RenamePipe(at) => self.rename_pipe(name(at)),
+            Call::MakePipe(at) => self.make_pipe(name(at)),
             Call::Read(most) => self.read(*most),
             Call::StartCopy => self.start_copies(1),
             Call::EndCopy(at) => self.end_copy(*at),
@@ -865,5 +963,21 @@ proptest! {
             }
             world.drain();
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(jobs(50_000))]
+
+    #[test]
+    fn what_plain_calls_put_at_a_name_stays(
+        published in proptest::collection::vec(0..NAMES.len(), 0..3),
+        calls in proptest::collection::vec(call_or_pipe(), 1..60),
+    ) {
+        let mut world = World::new(&published);
+        for call in &calls {
+            world.apply(call);
+        }
+        world.drain();
     }
 }

@@ -86,6 +86,8 @@ pub(super) fn leaves(tables: &mut Tables, step: &Step, found: u64) {
                 tables.found_after(&vacate.name, (step.place.seq, 1), found::NOTHING);
             }
         }
+        // (Of the overlay alone: the PFS is not asked.)
+        Action::Unlink(_, Guard::Nothing) => {}
         Action::Unlink(path, _) | Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
         Action::Symlink(path, _) => tables.found_after(path, key, found::UNKNOWN),
         Action::Skip(_) => {}

@@ -53,8 +53,10 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
         tables.notes.push(Note::UnknownFile(head.id));
         return;
     };
-    let replaces = head.flags & flag::PUBLISHED != 0;
-    let supersedes = replaces && !matches!(tables.overlay(record.a), Some(Claim::Absent | Claim::Left));
+    let is_there = head.flags & flag::PUBLISHED != 0;
+    let supersedes = is_there && !matches!(tables.overlay(record.a), Some(Claim::Absent | Claim::Left));
+    // (What is about to be removed is gone when the turn of the file comes.)
+    let replaces = is_there && !tables.claims.last(record.a).is_some_and(|last| tables.is_removal(last));
     tables.expect(record.a, (seq, 0), head.found);
     tables.cover(record.a);
     tables.claims.set(record.a, (seq, 0), Claim::File(staged));
@@ -99,9 +101,7 @@ fn closed(tables: &mut Tables, record: &Record<'_>) {
     }
     file.closed_ns = head.time_ns;
     if head.flags & flag::TAKEN != 0 {
-        // What other files have left there is gone as well, and must not be removed again.
-        let name = file.name.clone();
-        tables.replaced(&name, head.seq);
+        return tables.taken(head.id, head.seq);
     }
     tables.set_place(head.id, Place { seq: head.seq, sub: 0 });
 }
@@ -111,8 +111,11 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
     if record.a == record.b {
         return;
     }
+    if head.id == 0 && head.flags & flag::EXCHANGE != 0 {
+        return places_changed(tables, |file| file.exchanged(record.a, record.b));
+    }
     if head.id == 0 && head.flags & flag::PARENT != 0 {
-        return directory_moved(tables, record.a, record.b);
+        return places_changed(tables, |file| file.moved(record.a, record.b));
     }
     let Some(file) = tables.files.get(&head.id) else {
         tables.notes.push(Note::UnknownFile(head.id));
@@ -127,12 +130,13 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
     tables.expected.set((seq, 1), at_old);
     tables.cover(record.b);
     let Some(file) = tables.files.get(&head.id) else { return };
-    let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.replaces || file.in_flight || file.was_published;
+    // (What the PFS had when the file was created may be gone by now: the shim has looked again.)
+    let was_on_pfs = head.flags & flag::PUBLISHED != 0 || file.in_flight || file.was_published;
     let keeps_turn =
         file.place.filter(|place| !is_temporary(&old, record.b) && tables.queue.stands_before_others(*place));
     let is_mergeable =
         keeps_turn.is_none() && !was_on_pfs && !tables.claims.has_below_but(&old, (bound, 0), &tables.replay.logged);
-    let guard = if !is_mergeable || tables.claims.has_below(&old, (bound, 0)) {
+    let guard = if keeps_turn.is_some() || was_on_pfs || tables.may_have_below(&old, (bound, 0)) {
         Guard::Any
     } else if tables.replay.is_running {
         Guard::File(staged)
@@ -177,18 +181,21 @@ fn moved(tables: &mut Tables, record: &Record<'_>) {
     }
 }
 
-/// A directory was renamed, on the PFS too: part files, and names that files have left, lie
-/// elsewhere now. (Files below it have records of their own before this one.)
-fn directory_moved(tables: &mut Tables, from: &[u8], to: &[u8]) {
+/// A directory was renamed, or two names were exchanged, on the PFS too: part files, and names that
+/// files have left, lie elsewhere now. (After a rename, files below it have records of their own
+/// before this one.)
+fn places_changed(tables: &mut Tables, change: impl Fn(&mut PlannedFile)) {
     let mut moved = Vec::new();
     for file in tables.files.values_mut() {
-        let before = file.left.clone();
-        file.moved(from, to);
-        moved.extend(before.into_iter().zip(&file.left).map(|(old, new)| (old, new.name.clone())));
+        let (name, left) = (file.name.clone(), file.left.clone());
+        change(file);
+        moved.push(((file.bound, 0), name, file.name.clone()));
+        moved.extend(left.into_iter().zip(&file.left).map(|(old, new)| ((old.seq, 1), old.name, new.name.clone())));
     }
-    for (old, new) in moved.into_iter().filter(|(old, new)| old.name != *new) {
-        let key = (old.seq, 1);
-        if let Some(claim) = tables.claims.remove(&old.name, key) {
+    moved.retain(|(_, old, new)| old != new);
+    let taken = moved.into_iter().map(|(key, old, new)| (key, new, tables.claims.remove(&old, key)));
+    for (key, new, claim) in taken.collect::<Vec<_>>() {
+        if let Some(claim) = claim {
             tables.claims.set(&new, key, claim);
         }
     }

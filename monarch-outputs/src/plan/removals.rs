@@ -33,8 +33,8 @@ pub(super) fn unlinked(tables: &mut Tables, record: &Record<'_>, here: Place) {
             }
         }
     } else if let Some(file) = tables.files.get(&id) {
-        let below = tables.claims.has_below(&file.name, (file.bound, 0));
-        if file.in_flight || file.was_published || file.replaces || below {
+        let below = tables.may_have_below(&file.name, (file.bound, 0));
+        if file.in_flight || file.was_published || below {
             guard = Some(Guard::Any);
         } else if tables.replay.is_running {
             guard = guard.or(Some(Guard::File(file.staged)));

@@ -10,6 +10,7 @@ use monarch_abi::outputs::found;
 pub(super) fn replay_leaves(tables: &mut Tables, place: Place, id: u64, found: u64) {
     let (name, key, found) = match (tables.queue.get(place), tables.files.get(&id)) {
         (Some(Entry::Former(_, former)), _) => (former.name.clone(), (former.bound, 0), found),
+        (Some(Entry::Unlink(_, Guard::Nothing, _)), _) => return,
         (Some(Entry::Unlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
         (Some(Entry::Symlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::UNKNOWN),
         (_, Some(file)) if file.bound <= place.seq => (file.target(), (file.bound, 0), found),

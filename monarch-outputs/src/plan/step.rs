@@ -120,8 +120,8 @@ pub enum Claim {
     File(Staged),
     /// The job has removed it.
     Absent,
-    /// A pending file has left the name by a rename, and the PFS has nothing of that name, unless
-    /// the agent was publishing the file just then.
+    /// A pending file has left the name by a rename, and the PFS has nothing of that name, but what
+    /// an entry before it removes, and unless the agent was publishing the file just then.
     Left,
     /// The job has removed the directory.
     RemovedDir,

@@ -107,6 +107,21 @@ impl Tables {
         }
     }
 
+    /// Whether the PFS may have something of a name when the turn of a claim comes. What is removed
+    /// right before is gone by then: a second removal would be that of what plain calls have put
+    /// there since, of which no record tells.
+    pub(super) fn may_have_below(&self, name: &[u8], key: ClaimKey) -> bool {
+        let last = self.claims.before(name, key);
+        !last.is_some_and(|last| self.is_removal(last)) && self.claims.has_below(name, key)
+    }
+
+    /// Whether a claim is that of an entry which removes whatever the PFS has of the name.
+    pub(super) fn is_removal(&self, (key, claim): (ClaimKey, &Claim)) -> bool {
+        let place = Place { seq: key.0, sub: key.1 };
+        let entry = self.queue.get(place).or_else(|| self.queue.begun(place));
+        *claim == Claim::Absent && matches!(entry, Some(Entry::Unlink(_, Guard::Any, _)))
+    }
+
     pub(super) fn enqueue_unlink(&mut self, place: Place, path: &[u8], guard: Guard, time_ns: u64) {
         let claim = if guard == Guard::Nothing { Claim::Left } else { Claim::Absent };
         self.claims.set(path, (place.seq, place.sub), claim);
@@ -163,16 +178,41 @@ impl Tables {
     /// Cancels a file; what it has left behind is removed.
     pub(super) fn lose(&mut self, id: u64) {
         let Some(file) = self.files.get(&id) else { return };
-        let (staged, name, bound, left) = (file.staged, file.name.clone(), file.bound, file.left.clone());
+        let (staged, name, bound) = (file.staged, file.name.clone(), file.bound);
         let is_in_flight = file.in_flight;
-        self.cancel(id);
-        let mut places = self.unlink_left(left, 0);
+        self.cancel_with_left(id);
         if self.replay.is_running || is_in_flight {
             // It may be on the PFS, of an earlier agent that has not logged that or in a moment.
             let place = self.queue.free_place(bound, 1);
             self.enqueue_unlink(place, &name, Guard::File(staged), 0);
-            places.push(place);
+            self.note_left_by(id, [place]);
         }
+    }
+
+    /// A plain call has given the name of a file to something else, before this record: the file is
+    /// cancelled, and what has the name now stays.
+    pub(super) fn taken(&mut self, id: u64, seq: u64) {
+        let Some(file) = self.files.get(&id) else { return };
+        let (staged, name, bound) = (file.staged, file.name.clone(), file.bound);
+        // Its publication may come after that call.
+        let guard = if file.in_flight { Guard::File(staged) } else { Guard::Nothing };
+        // What files have left there is gone as well.
+        self.replaced(&name, seq);
+        self.cancel_with_left(id);
+        // The shim may have been killed before it removed the link of the overlay. No claim: the
+        // name is not hidden until then.
+        let place = self.queue.free_place(bound, 1);
+        self.queue.insert(place, Entry::Unlink(name, guard, 0));
+    }
+
+    fn cancel_with_left(&mut self, id: u64) {
+        let left = self.files.get(&id).map(|file| file.left.clone()).unwrap_or_default();
+        self.cancel(id);
+        let places = self.unlink_left(left, 0);
+        self.note_left_by(id, places);
+    }
+
+    fn note_left_by(&mut self, id: u64, places: impl IntoIterator<Item = Place>) {
         if self.replay.is_running {
             self.replay.left_by.extend(places.into_iter().map(|place| (place, id)));
         }

@@ -47,6 +47,11 @@ impl Bench {
         self.put(Op::Rename, id, 0, from, to.as_bytes());
     }
 
+    /// The same of a name that the PFS has.
+    fn rename_published(&mut self, id: u64, from: &str, to: &str) {
+        self.put(Op::Rename, id, flag::PUBLISHED, from, to.as_bytes());
+    }
+
     fn unlink(&mut self, name: &str, id: u64, flags: u16) {
         self.put(Op::Unlink, id, flags, name, b"");
     }
@@ -359,7 +364,7 @@ fn a_renamed_directory_takes_part_files_and_names_along() {
 fn a_renamed_directory_takes_part_files_along_whose_files_have_left_it() {
     let mut bench = Bench::new();
     bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "run/tmp/a", &staged(1).name());
-    bench.rename(1, "run/tmp/a", "b");
+    bench.rename_published(1, "run/tmp/a", "b");
     bench.put(Op::Rename, 0, flag::PARENT, "run/tmp", b"run/final");
     let file = bench.planner.file(1).unwrap();
     assert_eq!((file.name.as_slice(), file.part_dir.as_slice()), (&b"b"[..], &b"run/final"[..]));
@@ -370,15 +375,100 @@ fn a_renamed_directory_takes_part_files_along_whose_files_have_left_it() {
 }
 
 #[test]
+fn exchanged_names_take_open_files_and_what_they_have_left_along() {
+    let mut bench = Bench::new();
+    bench.open(1, "a/x");
+    bench.open(2, "b/x");
+    bench.put(Op::Open, 3, flag::NEW | flag::PUBLISHED, "b/y", &staged(3).name());
+    bench.rename_published(3, "b/y", "a/z");
+    bench.put(Op::Rename, 0, flag::PARENT | flag::EXCHANGE, "a", b"b");
+    let places = |bench: &Bench, id| {
+        let file = bench.planner.file(id).unwrap();
+        [&file.name, &file.part_dir].map(|path| String::from_utf8_lossy(path).into_owned())
+    };
+    assert_eq!(places(&bench, 1), ["b/x", "b"]);
+    assert_eq!(places(&bench, 2), ["a/x", "a"]);
+    assert_eq!(places(&bench, 3), ["b/z", "a"]);
+    let claims = [1, 2, 3].map(staged).map(Claim::File);
+    for (name, claim) in [("b/x", &claims[0]), ("a/x", &claims[1]), ("b/z", &claims[2]), ("a/y", &Claim::Absent)] {
+        assert_eq!(bench.planner.overlay(name.as_bytes()), Some(claim), "{name}");
+    }
+    assert_eq!(bench.planner.overlay(b"b/y"), None);
+    for id in [3, 2, 1] {
+        bench.close(id);
+    }
+    assert_eq!(bench.run(), ["b/z=3 -a/y", "a/x=2", "b/x=1"]);
+}
+
+#[test]
 fn what_an_open_file_has_left_in_a_directory_is_removed_before_the_directory() {
     let mut bench = Bench::new();
     bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "d/x", &staged(1).name());
-    bench.rename(1, "d/x", "y");
+    bench.rename_published(1, "d/x", "y");
     bench.put(Op::Rmdir, 0, 0, "d", b"");
     assert_eq!(bench.run(), ["-d/x", "-d/"]);
     assert_eq!(bench.planner.overlay(b"d/x"), None);
     bench.close(1);
     assert_eq!(bench.run(), ["y=1"]);
+    assert!(bench.planner.is_idle());
+}
+
+/// The same, and the agent was killed since.
+#[test]
+fn what_has_taken_a_name_stays_in_a_restart() {
+    let mut bench = Bench::new();
+    bench.planner.begin_replay();
+    bench.put(Op::Open, 1, flag::PUBLISHED, "name", &staged(1).name());
+    bench.rename_published(1, "name", "moved");
+    bench.open(2, "other");
+    bench.rename(2, "other", "name");
+    bench.put(Op::Close, 2, flag::TAKEN, "", b"");
+    bench.planner.end_replay();
+    assert_eq!(bench.planner.overlay(b"name"), None, "it is not hidden");
+    // (`other` by the number of the file, which an earlier agent may have published there.)
+    assert_eq!(bench.run(), ["-other", "~name"]);
+    bench.close(1);
+    assert_eq!(bench.run(), ["moved=1"]);
+}
+
+/// A temporary name was removed, created again and renamed while its file was open. What a plain
+/// call has put there since was removed when that was closed.
+#[test]
+fn a_name_that_was_removed_before_its_file_was_created_is_not_removed_again() {
+    for is_removed_again in [false, true] {
+        let mut bench = Bench::new();
+        bench.write(9, "before");
+        bench.symlink("tmp", "before");
+        bench.unlink("tmp", 0, flag::PUBLISHED);
+        bench.put(Op::Open, 1, flag::NEW | flag::PUBLISHED, "tmp", &staged(1).name());
+        if is_removed_again {
+            bench.unlink("tmp", 1, 0);
+        } else {
+            bench.rename(1, "tmp", "final");
+        }
+        let last = if is_removed_again { &["before=9", "-tmp", "~tmp"][..] } else { &["before=9", "-tmp"] };
+        assert_eq!(bench.run(), last);
+        bench.close(1);
+        assert_eq!(bench.run(), if is_removed_again { &[][..] } else { &["final=1"] });
+    }
+}
+
+/// A plain call has put a pipe where one open file was and another one came. Neither removes it.
+#[test]
+fn what_has_taken_a_name_from_two_open_files_stays() {
+    let mut bench = Bench::new();
+    bench.put(Op::Open, 1, flag::PUBLISHED, "name", &staged(1).name());
+    bench.rename_published(1, "name", "moved");
+    bench.open(2, "other");
+    bench.rename(2, "other", "name");
+    bench.put(Op::Close, 2, flag::TAKEN, "", b"");
+    assert_eq!(bench.dropped(), [2]);
+    assert!(bench.planner.take_notes().is_empty());
+    // It may have been open elsewhere.
+    bench.close(2);
+    assert_eq!(bench.run(), ["~other", "~name"], "what the overlay has, and nothing of the PFS");
+    bench.close(1);
+    assert_eq!(bench.run(), ["moved=1"]);
     assert!(bench.planner.is_idle());
 }
 

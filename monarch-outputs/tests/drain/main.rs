@@ -10,8 +10,11 @@ mod stale;
 
 use monarch_abi::outputs::names::{Link, WHITEOUT, part_name};
 use monarch_outputs::outputs::{AttachedRoot, OutputRootSpec, Outputs, OutputsOptions};
+use monarch_outputs::plan::Planner;
 use monarch_outputs::recovery::recover;
 use monarch_outputs::room::TierSpace;
+use monarch_outputs::shared_plan::SharedPlan;
+use monarch_outputs::staging::{RootInfo, StagingDir};
 use monarch_outputs::status::OutputStatus;
 use monarch_outputs::target::DirTarget;
 use monarch_outputs::target::doubles::{Call, Fault, Faults, FaultyTarget};
@@ -433,6 +436,31 @@ fn what_a_killed_process_wrote_is_kept_beside_the_file_that_it_would_have_replac
     let partial = pfs.keys().find(|name| name.starts_with("old.partial-")).expect("a partial file");
     assert_eq!(pfs[partial], "half");
     assert!(status.notes.iter().any(|note| note.contains("killed")), "{status:?}");
+}
+
+/// Its close is in the journal, but was not read yet when it is found to have ended.
+#[test]
+fn a_process_that_ends_right_after_its_close_was_not_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("old"), "whole").unwrap();
+    let info = RootInfo::of(&root, "tier", false);
+    let staging = Arc::new(StagingDir::attach(&dir.path().join("outputs"), info).unwrap());
+    let mut shim = Shim::new(&root, staging.path());
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    shim.pid = child.id();
+    child.wait().unwrap();
+    let handle = shim.create("old");
+    let plan = SharedPlan::new(staging.clone(), Planner::default(), staging.reader().unwrap(), None);
+    let mut plan = plan.lock();
+    plan.read(&staging).unwrap();
+    let id = handle.staged.id;
+    assert!(!plan.probe(&staging, &[id]), "it is open");
+    shim.close(handle);
+    assert!(plan.probe(&staging, &[id]));
+    let file = plan.planner.file(id).unwrap();
+    assert!(file.place.is_some() && !file.partial, "{file:?}");
 }
 
 #[test]

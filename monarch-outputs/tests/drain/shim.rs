@@ -1,7 +1,7 @@
 //! What the shim does in a process of the job, in plain Rust.
 
 use monarch_abi::outputs::found;
-use monarch_abi::outputs::names::{Link, Staged, WHITEOUT, file_text, part_name};
+use monarch_abi::outputs::names::{Link, SYMLINK, Staged, WHITEOUT, file_text, part_name};
 use monarch_abi::outputs::record::{self, Header, MAX_BYTES, Op, flag};
 use monarch_abi::outputs::state::{LEN, StateMap, flag as state_flag};
 use monarch_abi::outputs::{DATA, JOURNAL, REMOVED_DIR, STAGED_MODE, STATE, TREE};
@@ -253,7 +253,7 @@ impl Shim {
     pub(crate) fn symlink(&self, name: &str, target: &str) {
         self.locked(|journal| {
             self.append(journal, Op::Symlink, 0, 0, name.as_bytes(), target.as_bytes());
-            self.tree().set(name.as_bytes(), &[b"L", target.as_bytes()].concat()).unwrap();
+            self.tree().set(name.as_bytes(), &[SYMLINK, target.as_bytes()].concat()).unwrap();
         });
     }
 

@@ -14,16 +14,29 @@ use monarch_guest::user;
 
 const CWD: c_int = libc::AT_FDCWD;
 
-/// Content or attributes change, `call` does it: on this path, or on the PFS if the path leads to a
-/// copy (`/proc/self/fd/N`).
+/// Whether the file that another process cuts with `O_TRUNC` keeps what is set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Set {
+    /// It does: modes and owners.
+    Kept,
+    /// It does not: times.
+    Lost,
+}
+
+/// Attributes change, `call` does it: on this path, or on the PFS if the path leads to a copy
+/// (`/proc/self/fd/N`).
 pub(super) unsafe fn file(
     dirfd: c_int,
     path: *const c_char,
     follow: bool,
+    set: Set,
     call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
+    // (Until the plain call has ended.)
+    let mut _under_way = None;
+    let under_way = (set == Set::Kept).then_some(&mut _under_way);
     // SAFETY: passed on.
-    let staged = unsafe { outputs::set_attributes(dirfd, path, follow, |p| call(CWD, p), |p| call(CWD, p)) };
+    let staged = unsafe { outputs::set_attributes(dirfd, path, follow, under_way, |p| call(CWD, p), |p| call(CWD, p)) };
     // SAFETY: passed on.
     staged.unwrap_or_else(|| unsafe { published_file(dirfd, path, follow, call) })
 }
@@ -62,6 +75,7 @@ pub(super) unsafe fn file_at(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
+    set: Set,
     call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: tested before it is read; passed on.
@@ -72,7 +86,7 @@ pub(super) unsafe fn file_at(
         if is_descriptor(path, flags) {
             return descriptor(dirfd, flag::OWNER, || call(dirfd, path), |p| call(CWD, p));
         }
-        file(dirfd, path, follows(flags), call)
+        file(dirfd, path, follows(flags), set, call)
     }
 }
 
@@ -98,12 +112,15 @@ pub(super) unsafe fn mode_at(
         // SAFETY: passed on.
         unsafe { outputs::settle(dirfd, path, follows(flags)) };
     }
+    // (Until the plain call has ended.)
+    let mut _under_way = None;
     // SAFETY: passed on.
     let staged = unsafe {
         outputs::set_attributes(
             dirfd,
             path,
             follows(flags),
+            Some(&mut _under_way),
             |p| call(CWD, p, mode | outputs::STAGED_MODE),
             |p| call(CWD, p, mode),
         )
@@ -221,7 +238,7 @@ pub(super) unsafe fn utimensat_any(
         if path.is_null() {
             return descriptor(fd, 0, || call(fd, path), |p| call(CWD, p));
         }
-        file_at(fd, path, flags, call)
+        file_at(fd, path, flags, Set::Lost, call)
     }
 }
 
@@ -315,9 +332,11 @@ pub(super) unsafe fn extended(
     follow: bool,
     call: impl Fn(c_int, *const c_char) -> c_int,
 ) -> c_int {
+    // (Until the plain call has ended.)
+    let mut _under_way = None;
     // SAFETY: passed on.
     unsafe {
-        let staged = outputs::set_extended(dirfd, path, follow, |p| call(CWD, p));
+        let staged = outputs::set_extended(dirfd, path, follow, &mut _under_way, |p| call(CWD, p));
         staged.unwrap_or_else(|| published_file(dirfd, path, follow, call))
     }
 }
@@ -366,7 +385,7 @@ hook! { next;
     fn truncate(path: *const c_char, len: off_t) -> c_int { cut(path, len, |p| next(p, len)) }
     fn truncate64(path: *const c_char, len: off_t) -> c_int { cut(path, len, |p| next(p, len)) }
     fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p, mode| next(p, mode)) }
-    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, Set::Kept, |_, p| next(p, mode)) }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
         let set = mode_of(fd, mode);
@@ -375,23 +394,23 @@ hook! { next;
     fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         mode_at(fd, path, flags, mode, |fd, p, mode| next(fd, p, mode, flags))
     }
-    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
-    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, Set::Kept, |_, p| next(p, uid, gid)) }
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, Set::Kept, |_, p| next(p, uid, gid)) }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
         descriptor(fd, flag::OWNER, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
     }
     fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-        file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
+        file_at(fd, path, flags, Set::Kept, |fd, p| next(fd, p, uid, gid, flags))
     }
-    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
-    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
-    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, |_, p| next(p, times)) }
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true, Set::Lost, |_, p| next(p, times)) }
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, Set::Lost, |_, p| next(p, times)) }
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, Set::Lost, |_, p| next(p, times)) }
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
         descriptor(fd, 0, || next(fd, times), |p| libc::utimes(p, times))
     }
     fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
         if path.is_null() { descriptor(fd, 0, || next(fd, path, times), |p| libc::utimes(p, times)) }
-        else { file(fd, path, true, |fd, p| next(fd, p, times)) }
+        else { file(fd, path, true, Set::Lost, |fd, p| next(fd, p, times)) }
     }
     fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))

@@ -490,11 +490,14 @@ pub(super) unsafe fn by_number(
     call: impl FnOnce() -> c_int,
 ) -> Option<c_int> {
     // SAFETY: the application's pointer, tested before it is read.
-    if let Some(fd) = unsafe { outputs::open(dirfd, path, flags, mode) } {
-        return Some(fd);
-    }
+    let opened = unsafe {
+        match only_reads(flags) {
+            true => outputs::open(dirfd, path, flags, mode),
+            false => outputs::open_beyond(dirfd, path, flags, mode),
+        }
+    };
     // SAFETY: passed on.
-    unsafe { by_number_plainly(dirfd, path, flags, call) }
+    opened.or_else(|| unsafe { by_number_plainly(dirfd, path, flags, call) })
 }
 
 /// An open by the number of the call, for reading: what the kernel finds by links may not be what

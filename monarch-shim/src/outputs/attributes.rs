@@ -12,6 +12,7 @@ use super::lookup::{Found, lookup};
 use super::place::Place;
 use super::plainly::goes_plainly;
 use super::remembered::{forget_clean, on_pfs};
+use super::roots::Root;
 use super::spare;
 use super::subtree;
 use super::tree::{self, Entry};
@@ -26,34 +27,31 @@ use monarch_guest::errno;
 const MAX_TRIES: usize = 100;
 
 /// Sets mode, owner or times of a pending file by `call`, which gets the path of the staged file;
-/// where a link that is not published leads to another file, by `on_pfs`.
+/// where a link that is not published leads to another file, by `on_pfs`. `under_way`, unless a new
+/// version of the file loses what is set: to be kept until the plain call has ended. A process that
+/// is about to stage a new version of a published file gives it what was set.
 pub fn set(
     place: &mut Place,
     follow: bool,
+    under_way: Option<&mut Option<UnderWay>>,
     call: impl FnOnce(&CStr) -> c_int,
     on_pfs: impl FnOnce(&CStr) -> c_int,
 ) -> Result<Answer<c_int>> {
-    change(place, follow, 0, call, on_pfs)
+    change(place, Change { follow, flags: 0 }, under_way, call, on_pfs)
 }
 
 /// Sets an extended attribute of a pending file by `call`, on its part file first: what the PFS
 /// does not take is not set. Where the tier has no such attributes, the PFS is asked when the file
-/// is published.
-pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_int) -> Result<Answer<c_int>> {
-    let is_set = match lookup(place, follow)? {
-        Found::Entry(Entry::File(file)) => set_on_part(place, &file, &call)?,
-        _ => false,
-    };
-    match change(place, follow, flag::EXTENDED, &call, &call) {
-        // It was published meanwhile, with what was just set or by a copy without.
-        Ok(Answer::Plain) if is_set => {
-            let mut path = place.on_pfs()?;
-            match done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?)) {
-                Err(libc::EEXIST | libc::ENODATA) => Ok(Answer::Done(0)),
-                again => again,
-            }
-        }
+/// is published. `under_way`: as for [`set`].
+pub fn set_extended(
+    place: &mut Place,
+    follow: bool,
+    under_way: &mut Option<UnderWay>,
+    call: impl Fn(&CStr) -> c_int,
+) -> Result<Answer<c_int>> {
+    match set_on_part_first(place, follow, under_way, call) {
         Err(libc::EOPNOTSUPP) => {
+            *under_way = None;
             barrier::wait_for_all(&place.root)?;
             match lookup(place, follow)? {
                 // It is open for writing.
@@ -62,6 +60,93 @@ pub fn set_extended(place: &mut Place, follow: bool, call: impl Fn(&CStr) -> c_i
             }
         }
         done => done,
+    }
+}
+
+fn set_on_part_first(
+    place: &mut Place,
+    follow: bool,
+    under_way: &mut Option<UnderWay>,
+    call: impl Fn(&CStr) -> c_int,
+) -> Result<Answer<c_int>> {
+    let (mut is_set, mut is_announced) = (false, false);
+    for _ in 0..MAX_TRIES {
+        match lookup(place, follow)? {
+            Found::Entry(Entry::File(file)) => {
+                *under_way = None;
+                is_announced = false;
+                if !set_on_part(place, &file, &call)? {
+                    break;
+                }
+                if let Some(answer) = set_on_staged(place, &file, &call)? {
+                    return Ok(answer);
+                }
+                // (A new version that another process has staged in its place gets it, too.)
+                is_set = true;
+            }
+            Found::Entry(Entry::Nothing | Entry::Clean(_)) if is_set => {
+                if is_announced {
+                    return set_again(place, call);
+                }
+                *under_way = beside::changing(place);
+                is_announced = true;
+            }
+            // It was renamed then, removed or replaced.
+            Found::Entry(_) | Found::Held if is_set => return Ok(Answer::Done(0)),
+            Found::Elsewhere(_) => {
+                // (The next look may find that the file is published, and the link not.)
+                place.by_overlay = true;
+                break;
+            }
+            _ => break,
+        }
+    }
+    match change(place, Change { follow, flags: flag::EXTENDED }, Some(under_way), &call, &call) {
+        Err(libc::ENOENT | libc::EEXIST | libc::ENODATA) if is_set => Ok(Answer::Done(0)),
+        done => done,
+    }
+}
+
+/// Sets an extended attribute of a pending file whose part file has it already, whatever name that
+/// has by now: a rename by another process comes after this call. `None`: it is not pending any
+/// more.
+fn set_on_staged(place: &mut Place, file: &Staged, call: impl Fn(&CStr) -> c_int) -> Result<Option<Answer<c_int>>> {
+    let root = place.root;
+    for _ in 0..MAX_TRIES {
+        // (Without the lock: that takes a while where the overlay has many names.)
+        let moved = if has_name(place, file)? { None } else { Some(subtree::find_file(&root, b"", file.id)) };
+        let rel = match &moved {
+            None => place.rel(),
+            Some(Some((rel, false))) => rel.get(),
+            // It is published, and perhaps kept as a clean copy.
+            Some(Some((_, true)) | None) => return Ok(None),
+        };
+        let journal = match Journal::lock(&root) {
+            Ok(journal) => journal,
+            Err(e) => return if goes_plainly(place, e) { Ok(None) } else { Err(e) },
+        };
+        if !is_at(&root, rel, file)? {
+            continue;
+        }
+        let mut path = root.data(&file.name()).ok_or(libc::ENAMETOOLONG)?;
+        let result = call(path.c_str().ok_or(libc::ENAMETOOLONG)?);
+        if result == 0 {
+            let about = About { id: file.id, flags: flag::EXTENDED, ..About::default() };
+            journal.append(Op::Attributes, about, rel, b"")?;
+        }
+        return done(result).map(Some);
+    }
+    Ok(None)
+}
+
+/// Sets an extended attribute of what is published at the name of a file whose part file has got
+/// it: the file may have been published without, and a process that cuts it may have looked before,
+/// whose new version is perhaps published, too. With the call announced.
+fn set_again(place: &Place, call: impl Fn(&CStr) -> c_int) -> Result<Answer<c_int>> {
+    let mut path = place.on_pfs()?;
+    match done(call(path.c_str().ok_or(libc::ENAMETOOLONG)?)) {
+        Err(libc::ENOENT | libc::EEXIST | libc::ENODATA) => Ok(Answer::Done(0)),
+        again => again,
     }
 }
 
@@ -99,15 +184,38 @@ pub fn part(place: &Place, file: &Staged) -> Result<Absolute> {
     Ok(part)
 }
 
+/// What is changed.
+#[derive(Clone, Copy)]
+struct Change {
+    /// Whether a link in the last component is followed.
+    follow: bool,
+    /// Of the record about a pending file.
+    flags: u16,
+}
+
 fn change(
     place: &mut Place,
-    follow: bool,
-    flags: u16,
+    Change { follow, flags }: Change,
+    mut under_way: Option<&mut Option<UnderWay>>,
     call: impl FnOnce(&CStr) -> c_int,
     on_pfs: impl FnOnce(&CStr) -> c_int,
 ) -> Result<Answer<c_int>> {
+    let mut is_announced = false;
     for _ in 0..MAX_TRIES {
-        let file = match lookup(place, follow)? {
+        let found = lookup(place, follow)?;
+        if matches!(found, Found::Entry(Entry::Nothing | Entry::Clean(_))) && !place.rel().is_empty() {
+            // (The next open finds the published file to be another one than was copied.)
+            let Some(under_way) = under_way.as_mut().filter(|_| !is_announced) else { return Ok(Answer::Plain) };
+            // What other processes enter until then, the next look finds.
+            **under_way = beside::changing(place);
+            is_announced = true;
+            continue;
+        }
+        is_announced = false;
+        if let Some(under_way) = &mut under_way {
+            **under_way = None;
+        }
+        let file = match found {
             Found::Entry(Entry::File(file)) => file,
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
             Found::Entry(Entry::Directory) => {
@@ -118,8 +226,6 @@ fn change(
                 settle_directory(place)?;
                 return Ok(Answer::Plain);
             }
-            // (The next open finds the published file to be another one than was copied.)
-            Found::Entry(Entry::Clean(_)) => return Ok(Answer::Plain),
             Found::Entry(Entry::Symlink(_)) => {
                 crossing::wait_for_all(place)?;
                 return Ok(Answer::Plain);
@@ -158,7 +264,12 @@ fn change(
 /// Whether a pending file still has the name of a place: it may have been published, or another
 /// process may have replaced it. With the lock held.
 fn has_name(place: &Place, file: &Staged) -> Result<bool> {
-    Ok(matches!(tree::read(&place.root, place.rel())?, Entry::File(now) if now.id == file.id))
+    is_at(&place.root, place.rel(), file)
+}
+
+/// Whether the overlay has a pending file at a path.
+fn is_at(root: &Root, rel: &[u8], file: &Staged) -> Result<bool> {
+    Ok(matches!(tree::read(root, rel)?, Entry::File(now) if now.id == file.id))
 }
 
 /// Before attributes of a directory are set: what is pending below it is published first. It would

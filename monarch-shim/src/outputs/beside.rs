@@ -1,5 +1,6 @@
-//! Plain calls that make, move or remove a name at once, beside calls of other processes that take
-//! their place in the order: the one sees the other, as on the PFS.
+//! Plain calls that make, move or remove a name at once, give its file another one, or set modes,
+//! owners and attributes, beside calls of other processes that take their place in the order: the
+//! one sees the other, as on the PFS.
 //!
 //! Each plain call says in a slot of the state file ([`PlainCalls`]) which name it is about, then
 //! looks for the others.
@@ -98,15 +99,7 @@ pub fn making(place: &Place) -> Option<UnderWay> {
         under_way.is_none() || !calls.is_being_removed(caller, dir)
     });
     if under_way.is_some() {
-        let is_entered = (0..ENTERING_LOOKS).any(|turn| {
-            if turn > 0 {
-                sys::sleep_us(ENTERING_PAUSE_US);
-            }
-            !calls.is_entering(dir, place.name())
-        });
-        if !is_entered {
-            wait_for_lock(place);
-        }
+        wait_for_entering(place);
     }
     if !dir.is_empty() && root.map.may_be_overtaken() && matches!(tree::read(root, dir), Ok(Entry::RemovedDir)) {
         drop(under_way);
@@ -115,6 +108,29 @@ pub fn making(place: &Place) -> Option<UnderWay> {
         return None;
     }
     under_way
+}
+
+/// Before a plain call gives the file of a place another name, or sets what a new version of it
+/// keeps: keeps calls away that would enter the name, as [`making`] does. `None` where all slots
+/// are taken.
+pub fn changing(place: &Place) -> Option<UnderWay> {
+    let slot = place.root.map.plain_calls.begin(caller(&place.root), place.parent(), place.name())?;
+    let under_way = UnderWay::of(slot, place);
+    wait_for_entering(place);
+    Some(under_way)
+}
+
+/// Waits until no process is about to enter the name of a place.
+fn wait_for_entering(place: &Place) {
+    let is_entered = (0..ENTERING_LOOKS).any(|turn| {
+        if turn > 0 {
+            sys::sleep_us(ENTERING_PAUSE_US);
+        }
+        !place.root.map.plain_calls.is_entering(place.parent(), place.name())
+    });
+    if !is_entered {
+        wait_for_lock(place);
+    }
 }
 
 /// Waits until no process has the lock of the journal that enters the name of a place.

@@ -250,6 +250,12 @@ fn given(fd: Fd) -> c_int {
     number
 }
 
+/// What a call returns that has failed with this error.
+fn failed_with(e: super::kernel::Errno) -> c_int {
+    errno::set_errno(e);
+    -1
+}
+
 fn as_result(answer: Answer<()>) -> Answer<c_int> {
     match answer {
         Answer::Plain => Answer::Plain,

@@ -115,8 +115,8 @@ enum Found {
 /// What a new file stands in place of.
 #[derive(Clone, Copy)]
 enum Instead<'a> {
-    /// This pending file.
-    Pending(&'a Staged),
+    /// This pending file, of which the tier has said this.
+    Pending(&'a Staged, &'a libc::stat64),
     /// What the PFS has, or nothing.
     Published(NameWatch),
 }
@@ -312,7 +312,7 @@ fn stage(place: &mut Place, how: Create, target: Option<&Target>, over: Instead<
     if target.is_some() {
         // Where they do not fit, the file itself is truncated.
         let mut from = match over {
-            Instead::Pending(old) => root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?,
+            Instead::Pending(old, _) => root.data(&old.name()).ok_or(libc::ENAMETOOLONG)?,
             Instead::Published(_) => place.on_pfs()?,
         };
         if extended::keep(from.c_str().ok_or(libc::ENAMETOOLONG)?, fd.0).is_err() {
@@ -407,9 +407,11 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Inst
         before = Entry::Nothing;
     }
     let is_as_seen = match (&before, over) {
-        (Entry::File(now), Instead::Pending(old)) => old.id == now.id,
+        (Entry::File(now), Instead::Pending(old, seen)) => {
+            old.id == now.id && has_same_attributes(root, Version { file: old, seen }, file)
+        }
         (Entry::File(_) | Entry::Symlink(_) | Entry::Directory | Entry::RemovedDir, _) => false,
-        (_, Instead::Pending(_)) => false,
+        (_, Instead::Pending(..)) => false,
         (_, Instead::Published(watch)) => !watch.is_changed(place, &journal),
     };
     if !is_as_seen {
@@ -423,6 +425,25 @@ fn enter(place: &mut Place, file: &Staged, part: &Part, about: About, over: Inst
         drop_data(root, &clean.file);
     }
     Ok(Entered::Yes)
+}
+
+/// A pending file, of which the tier has said this.
+#[derive(Clone, Copy)]
+struct Version<'a> {
+    file: &'a Staged,
+    seen: &'a libc::stat64,
+}
+
+/// Whether the old version of a pending file still has the attributes that the new one has got.
+fn has_same_attributes(root: &Root, old: Version<'_>, new: &Staged) -> bool {
+    let of = |st: &libc::stat64| (st.st_mode, st.st_uid, st.st_gid);
+    let is_same = || {
+        let (mut before, mut after) = (root.data(&old.file.name())?, root.data(&new.name())?);
+        let (before, after) = (before.c_str()?, after.c_str()?);
+        let now = kernel::lstat(before).ok()?;
+        Some(of(&now) == of(old.seen) && extended::are_same(before, after))
+    };
+    is_same() == Some(true)
 }
 
 /// Replaces a pending file that is closed, and behind which other entries stand, by a new one of
@@ -443,5 +464,5 @@ pub fn replace(place: &mut Place, how: Create, old: &Staged) -> Result<Created, 
     // (The job may have given it another owner.)
     let mode = st.st_mode & 0o7777 & !STAGED_MODE;
     let target = Target { mode, owner: Owner::of(&st), found: found::UNKNOWN };
-    admit(place, how, Some(&target), Instead::Pending(old))
+    admit(place, how, Some(&target), Instead::Pending(old, &st))
 }

@@ -185,7 +185,8 @@ pub fn published(fd: c_int) -> Option<Absolute> {
     let saved = errno::errno();
     let path = ctx::for_outputs().and_then(|ctx| {
         let (root, file) = staged(&ctx, fd)?;
-        if sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_ACCMODE != libc::O_RDONLY {
+        // (One that only names a file changes nothing of it.)
+        if sys::fcntl(fd, libc::F_GETFL, 0)? & (libc::O_ACCMODE | libc::O_PATH) != libc::O_RDONLY {
             return None;
         }
         let (rel, true) = subtree::find_file(&root, b"", file.id)? else { return None };

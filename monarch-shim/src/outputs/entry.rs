@@ -53,9 +53,10 @@ pub fn read(root: &Root, rel: &[u8]) -> Result<Entry, Errno> {
         Some(Link::File(file)) => Entry::File(file),
         Some(Link::Clean(clean)) => Entry::Clean(clean),
         Some(Link::Whiteout) => Entry::Removed,
-        Some(Link::Symlink(_)) => {
+        Some(Link::Symlink(target)) => {
+            let before = text.get().len() - target.len();
             let mut target = text;
-            target.skip(1);
+            target.skip(before);
             Entry::Symlink(target)
         }
         None => Entry::Nothing,

@@ -27,6 +27,27 @@ fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name == ACCESS_LIST.to_bytes()
 }
 
+/// Whether two files at absolute paths have the same of what is kept.
+pub fn are_same(one: &CStr, other: &CStr) -> bool {
+    has_all_of(one, other) && has_all_of(other, one)
+}
+
+/// Whether a file has what another one has.
+fn has_all_of(from: &CStr, to: &CStr) -> bool {
+    let (mut names, mut value, mut own) = (Scratch::take(), Scratch::take(), Scratch::take());
+    let (Some(names), Some(value), Some(own)) = (names.bytes(), value.bytes(), own.bytes()) else { return false };
+    let list = match kernel::list_extended(from, names) {
+        Err(e) => return matches!(e, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOENT),
+        Ok(list) => list,
+    };
+    let names = list.split_inclusive(|&c| c == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok());
+    names.filter(|name| is_kept(name.to_bytes())).all(|name| {
+        // (An attribute that a process has just removed is none.)
+        kernel::extended(from, name, value)
+            .map_or_else(|e| e == libc::ENODATA, |value| kernel::extended(to, name, own).is_ok_and(|own| own == value))
+    })
+}
+
 /// Gives an open staged file what the file at an absolute path has. An error: something of it does
 /// not fit, or is not taken.
 pub fn keep(from: &CStr, to: c_int) -> Result<(), Errno> {

@@ -63,6 +63,14 @@ pub fn rename(from: &CStr, to: &CStr) -> Result<(), Errno> {
         .map(drop)
 }
 
+/// renameat2(2) with `RENAME_EXCHANGE`.
+pub fn exchange(a: &CStr, b: &CStr) -> Result<(), Errno> {
+    let flags = libc::RENAME_EXCHANGE as usize;
+    // SAFETY: C strings.
+    result(unsafe { call(libc::SYS_renameat2, [HERE, a.as_ptr() as usize, HERE, b.as_ptr() as usize, flags, OWN]) })
+        .map(drop)
+}
+
 /// unlinkat(2); `flags` as there.
 pub fn unlink(path: &CStr, flags: c_int) -> Result<(), Errno> {
     // SAFETY: a C string.

@@ -1,7 +1,7 @@
 //! What a path means on this node: the overlay first, links followed as the kernel would.
 
 use super::kernel::{self, Errno};
-use super::place::{Place, canonical, split};
+use super::place::{Place, beneath, canonical, split};
 use super::roots::{self, may_cross};
 use super::tree::{self, Entry};
 use super::walk::MAX_LINKS;
@@ -23,6 +23,17 @@ pub enum Found {
 /// path ends with a slash. A pending file is ENOTDIR there: calls that say something else of such
 /// a path look up the path without the slash.
 pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
+    look(place, follow, false)
+}
+
+/// [`lookup`] of a name that is to be changed, which follows no link there. The links on the way
+/// are followed also while nothing is pending, or the overlay is empty: what is said of the name
+/// later has to be said at its real path, and something may be pending by then.
+pub fn lookup_to_change(place: &mut Place) -> Result<Found, Errno> {
+    look(place, false, true)
+}
+
+fn look(place: &mut Place, follow: bool, is_change: bool) -> Result<Found, Errno> {
     let (mut is_canonical, mut by_overlay) = (false, place.by_overlay);
     for _ in 0..MAX_LINKS {
         (place.is_missing, place.leads_out) = (false, false);
@@ -30,11 +41,11 @@ pub fn lookup(place: &mut Place, follow: bool) -> Result<Found, Errno> {
         let state = place.root.state();
         // (Otherwise a link may lead to what another output root has.)
         let ends_here = !(follow || place.is_dir_path) || !may_cross(&place.root);
-        if state.entries.load(Ordering::Acquire) == 0 && ends_here || place.rel().is_empty() {
+        if state.entries.load(Ordering::Acquire) == 0 && ends_here && !is_change || place.rel().is_empty() {
             return nothing(place, by_overlay);
         }
         match tree::read(&place.root, place.rel())? {
-            Entry::Nothing if state.pending.load(Ordering::Acquire) == 0 && ends_here => {
+            Entry::Nothing if state.pending.load(Ordering::Acquire) == 0 && ends_here && !is_change => {
                 return nothing(place, by_overlay);
             }
             Entry::Nothing => {
@@ -116,9 +127,10 @@ fn through_pfs(place: &mut Place) -> Result<Parents, Errno> {
     let mut dir = place.parent_on_pfs()?;
     let followed = place.follow_parent();
     if !matches!(followed, Ok(false))
+        && roots::any_pending(&place.root.ctx)
         && let Some(path) = place.follow_pending(&dir)?
     {
-        let is_out = roots::at(&place.root.ctx, path.get()).is_none();
+        let is_out = beneath(&place.root.ctx, path.get()).is_none();
         return Ok(if is_out { Parents::Out(path) } else { Parents::MovedByOverlay });
     }
     match followed {

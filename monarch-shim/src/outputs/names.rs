@@ -34,7 +34,20 @@ pub(super) fn may_change_directory(place: &Place) -> Result<()> {
 /// Whether the PFS has a file at a place by which a staged file was published or is being
 /// published.
 pub(super) fn is_published(dir: &HeldParent, place: &Place, file: &Staged) -> bool {
-    place.root.state().is_publishing(file.id) || dir.lstat(place).is_ok()
+    place.root.state().is_publishing(file.id) || is_there(dir, place)
+}
+
+/// Whether the PFS has a name, or does not say.
+pub(super) fn is_there(dir: &HeldParent, place: &Place) -> bool {
+    !matches!(dir.lstat(place), Err(libc::ENOENT))
+}
+
+/// Whether the agent may still make or remove a name that the job takes away from a staged file: if
+/// something else came after the file, the agent publishes the file before that, and what came
+/// before may be an older file of this name, or the removal of one. (A file that is closed is
+/// pending itself: if it has left a published name, it is published in its turn all the same.)
+pub(super) fn may_appear(place: &Place, file: u64) -> bool {
+    !place.root.state().is_last_closed(file) || place.root.map.is_pending()
 }
 
 /// Most bytes of a name.
@@ -259,7 +272,9 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
             }
             Found::Entry(Entry::File(file)) => {
                 let is_other_device = outside.is_some_and(|dev| dev != place.root.output.dev.load(Ordering::Relaxed));
-                if is_other_device || is_written(&place.root, &file) {
+                // (truncate(2) has it open with the lock held, for a moment.)
+                let is_open = || Journal::lock(&place.root).map_or(true, |_held| is_written(&place.root, &file));
+                if is_other_device || is_written(&place.root, &file) && is_open() {
                     break;
                 }
                 if !is_named(named, (file.dev, file.ino)) {
@@ -284,6 +299,26 @@ pub fn publish_for_link(place: &mut Place, follow: bool, outside: Option<u64>) -
         }
     }
     Err(libc::EXDEV)
+}
+
+/// Just before the plain link(2) of what lies at a place: a process that is about to stage a new
+/// version of the file sees its second name then. `under_way`: as for [`make`]. `Done`: a process
+/// has staged one meanwhile, which is to be published first.
+pub fn announce_link(place: &mut Place, follow: bool, under_way: &mut Option<UnderWay>) -> Result<Answer<()>> {
+    for is_announced in [false, true] {
+        match lookup(place, follow)? {
+            Found::Entry(Entry::Nothing | Entry::Clean(_)) if !place.rel().is_empty() => {}
+            Found::Entry(Entry::File(_) | Entry::Symlink(_)) => {
+                *under_way = None;
+                return Ok(Answer::Done(()));
+            }
+            Found::Entry(_) | Found::Held | Found::Elsewhere(_) => break,
+        }
+        if !is_announced {
+            *under_way = beside::changing(place);
+        }
+    }
+    Ok(Answer::Plain)
 }
 
 /// Whether a place leads to what is pending.

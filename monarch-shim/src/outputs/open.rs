@@ -100,14 +100,16 @@ fn open_staged(place: &mut Place, how: Create) -> Result<Answer<Fd>> {
 /// Opens what the overlay has.
 fn open_entry(place: &mut Place, entry: &Entry, how: Create, excludes: bool) -> Result<Next> {
     let flags = how.flags;
-    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    // (`O_CREAT` without `O_TRUNC` changes nothing of a file that is there.)
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+    let may_make = flags & libc::O_CREAT != 0;
     let plain = || Ok(Next::Answer(Answer::Plain));
     match entry {
-        Entry::Nothing if !writes => plain(),
+        Entry::Nothing if !writes && !may_make => plain(),
         Entry::Nothing => Ok(Next::Create),
-        Entry::Directory if flags & libc::O_CREAT == 0 || !is_left_over(place)? => plain(),
+        Entry::Directory if !may_make || !is_left_over(place)? => plain(),
         Entry::Directory => Ok(Next::Look),
-        Entry::RemovedDir | Entry::Removed if flags & libc::O_CREAT == 0 => Err(libc::ENOENT),
+        Entry::RemovedDir | Entry::Removed if !may_make => Err(libc::ENOENT),
         // The file lies where the directory is until its turn has come.
         Entry::RemovedDir if crossing::wait_for_all(place)? => Ok(Next::Look),
         Entry::RemovedDir => plain(),
@@ -128,7 +130,8 @@ fn open_entry(place: &mut Place, entry: &Entry, how: Create, excludes: bool) -> 
         Entry::Symlink(_) if flags & libc::O_PATH != 0 && crossing::wait_for_all(place)? => Ok(Next::Look),
         Entry::Symlink(_) => Err(libc::ELOOP),
         Entry::Clean(_) if place.is_dir_path => plain(),
-        Entry::Clean(clean) if !writes => {
+        // (With `O_CREAT` it is a file to lock, often: all nodes meet on that of the PFS.)
+        Entry::Clean(clean) if !writes && !may_make => {
             Ok(Next::Answer(open_clean(place, clean, flags).map_or(Answer::Plain, Answer::Done)))
         }
         Entry::Clean(_) if excludes => Err(libc::EEXIST),

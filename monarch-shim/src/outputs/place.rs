@@ -9,6 +9,7 @@ use crate::descriptor_path::path_of_fd;
 use core::ffi::c_int;
 use core::ops::Range;
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::outputs::REMOVED_DIR;
 use monarch_guest::absolute::Absolute;
 use monarch_guest::ctx::Ctx;
 use monarch_guest::{cwd, sys};
@@ -95,21 +96,25 @@ impl Place {
 
     fn relative(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Self> {
         let mut base = PathBuffer::front();
-        if dirfd == libc::AT_FDCWD {
-            if cwd::is_outside(ctx.map) && !path.starts_with(b"..") {
-                return None;
+        // SAFETY: as many bytes are written as each says.
+        let found = unsafe {
+            if dirfd == libc::AT_FDCWD {
+                if cwd::is_outside(ctx.map) && !path.starts_with(b"..") {
+                    return None;
+                }
+                base.fill(|out| cwd::get(ctx.map, out))
+            } else {
+                let st = sys::fstat_local(dirfd)?;
+                if st.st_mode & libc::S_IFMT != libc::S_IFDIR || !roots::on_device(ctx, st.st_dev) {
+                    return None;
+                }
+                base.fill(|out| path_of_fd(dirfd, out))
             }
-            // SAFETY: as many bytes are written as it says.
-            unsafe { base.fill(|out| cwd::get(ctx.map, out)) }?;
-        } else {
-            let st = sys::fstat_local(dirfd)?;
-            if st.st_mode & libc::S_IFMT != libc::S_IFDIR || !roots::on_device(ctx, st.st_dev) {
-                return None;
-            }
-            // SAFETY: as many bytes are written as it says.
-            unsafe { base.fill(|out| path_of_fd(dirfd, out)) }?;
-        }
+        };
         let mut rest = path;
+        if found.is_none() {
+            (base, rest) = above_removed(dirfd, path)?;
+        }
         while let Some((ups, behind)) = leading_dots(rest) {
             rest = behind;
             if ups {
@@ -122,7 +127,7 @@ impl Place {
         base.append(rest)?;
         let mut place = Self::absolute(ctx, base.get())?;
         place.is_held |=
-            path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"."));
+            path.first() == Some(&b'.') && path.split(|&c| c == b'/').all(|part| matches!(part, b"" | b"." | b".."));
         Some(place)
     }
 
@@ -141,6 +146,10 @@ impl Place {
     pub fn behind(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Behind> {
         let mut full = PathBuffer::front();
         if path.first() != Some(&b'/') {
+            // (A descriptor of a link leads nowhere.)
+            if dirfd != libc::AT_FDCWD && sys::fstat_local(dirfd)?.st_mode & libc::S_IFMT != libc::S_IFDIR {
+                return None;
+            }
             // SAFETY: as many bytes are written as each says.
             unsafe {
                 if dirfd == libc::AT_FDCWD {
@@ -209,21 +218,25 @@ impl Place {
         let slash = path.iter().rposition(|&c| c == b'/')?;
         let (parent, name) = (path.get(..=slash)?, path.get(slash + 1..)?);
         let whole = matches!(name, b"." | b"..");
-        let real = real_path(if whole { path } else { parent })?;
+        let mut real = real_path(if whole { path } else { parent })?;
+        if !whole {
+            real.append(b"/")?;
+            real.append(name)?;
+        }
         let (root, rest) = roots::at(ctx, real.get())?;
         let mut place = Self::at(root, rest)?;
-        if !whole {
-            if !place.rel.get().is_empty() {
-                place.rel.append(b"/")?;
-            }
-            place.rel.append(name)?;
-            place.is_dir_path = is_dir_path;
-        }
+        place.is_dir_path |= is_dir_path && !whole;
         Some(place)
     }
 
-    /// The place at the rest of a path behind a root.
+    /// The place at the rest of a path behind a root. `None` at and below a name by which the
+    /// overlay says that a directory is removed: it can say nothing else of that.
     pub fn at(root: Root, rest: &[u8]) -> Option<Self> {
+        Self::in_overlay(root, rest).filter(|place| !is_marked(place.rel()))
+    }
+
+    /// [`Place::at`] for any name that the overlay has.
+    pub fn in_overlay(root: Root, rest: &[u8]) -> Option<Self> {
         let mut rel = PathBuffer::front();
         append_plain(&mut rel, rest)?;
         Some(Self {
@@ -318,9 +331,7 @@ impl Place {
         };
         walked.path.append(self.name()).ok_or(libc::ENAMETOOLONG)?;
         let path = walked.path;
-        if let Some((root, rest)) = roots::at(&self.root.ctx, path.get()) {
-            let mut rel = PathBuffer::front();
-            append_plain(&mut rel, rest).ok_or(libc::ENAMETOOLONG)?;
+        if let Some((root, rel)) = beneath(&self.root.ctx, path.get()) {
             self.by_other_root |= !roots::is_same(&self.root, &root);
             (self.root, self.rel) = (root, rel);
         }
@@ -330,23 +341,28 @@ impl Place {
     /// Makes the path of its directory that of the kernel, which follows links: whether that is
     /// another one than before. An error is that of the directory.
     pub fn follow_parent(&mut self) -> Result<bool, Errno> {
-        let parent = self.parent_on_pfs().and_then(|mut p| Ok(canonical(p.c_str().ok_or(libc::ENAMETOOLONG)?)))??;
-        let Some((root, rest)) = roots::at(&self.root.ctx, parent.get()) else { return Err(libc::EXDEV) };
-        let mut rel = PathBuffer::front();
-        let all = || {
-            append_plain(&mut rel, rest)?;
-            if !rel.get().is_empty() {
-                rel.append(b"/")?;
-            }
-            rel.append(self.name())?;
-            Some(rel)
-        };
-        let rel = all().ok_or(libc::ENAMETOOLONG)?;
+        let mut real = self.parent_on_pfs().and_then(|mut p| Ok(canonical(p.c_str().ok_or(libc::ENAMETOOLONG)?)))??;
+        real.append(b"/").and_then(|()| real.append(self.name())).ok_or(libc::ENAMETOOLONG)?;
+        let Some((root, rel)) = beneath(&self.root.ctx, real.get()) else { return Err(libc::EXDEV) };
         let changed = rel.get() != self.rel() || !roots::is_same(&self.root, &root);
         self.rel = rel;
         self.root = root;
         Ok(changed)
     }
+}
+
+/// The output root in which an absolute path without links lies, and its path there. `None` where
+/// [`Place::at`] is.
+pub fn beneath(ctx: &Ctx, path: &[u8]) -> Option<(Root, PathBuffer)> {
+    let (root, rest) = roots::at(ctx, path)?;
+    let mut rel = PathBuffer::front();
+    append_plain(&mut rel, rest)?;
+    if is_marked(rel.get()) { None } else { Some((root, rel)) }
+}
+
+/// Whether a relative path has a name by which the overlay says that a directory is removed.
+fn is_marked(rel: &[u8]) -> bool {
+    rel.split(|&c| c == b'/').any(|name| name == REMOVED_DIR.as_bytes())
 }
 
 /// Where links outside of the output roots lead.
@@ -361,18 +377,31 @@ pub enum Behind {
 #[cold]
 fn walked(ctx: &Ctx, path: &[u8], follow: bool) -> Option<Behind> {
     let mut walked = walk(ctx, path, follow)?;
-    let Some((root, rest)) = roots::at(ctx, walked.path.get()) else {
+    let inside = roots::at(ctx, walked.path.get()).and_then(|(root, rest)| Place::at(root, rest));
+    let Some(mut place) = inside else {
         if ends_like_dir(path) {
             walked.path.0.append(b"/")?;
         }
         return walked.by_overlay.then_some(Behind::Outside(walked.path));
     };
-    let mut place = Place::at(root, rest)?;
     place.is_dir_path = ends_like_dir(path);
     place.by_overlay = walked.by_overlay;
     place.by_other_root = walked.by_overlay && walked.by_other_root;
     place.is_held = walked.is_held;
     Some(Behind::Inside(place))
+}
+
+/// The directory above a removed one, and the rest of a path that begins with `..` there. The
+/// kernel knows which directory that is: another one may have its name by now.
+#[cold]
+fn above_removed(dirfd: c_int, path: &[u8]) -> Option<(PathBuffer, &[u8])> {
+    let rest = path.strip_prefix(b"..").filter(|rest| rest.is_empty() || rest.starts_with(b"/"))?;
+    // SAFETY: a C string.
+    let fd = unsafe { sys::open_at(dirfd, c"..".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) }?;
+    let mut above = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { above.fill(|out| path_of_fd(fd.0, out)) }?;
+    Some((above, rest.strip_prefix(b"/").unwrap_or(rest)))
 }
 
 /// The directory and the last component of a relative path.

@@ -6,7 +6,7 @@ use super::barrier;
 use super::crossing;
 use super::journal::{About, Journal};
 use super::kernel::{self, Errno};
-use super::lookup::{Found, lookup};
+use super::lookup::{Found, lookup_to_change};
 use super::place::Place;
 use super::subtree;
 use super::tree::{self, Entry, drop_data};
@@ -98,7 +98,7 @@ pub(super) fn unhide(place: &Place) -> Result<()> {
 /// whose file others have removed or changed is none, nor is a directory that they have removed.
 /// [`LEADS_OUT`] where links lead out of the output roots, which may be waited for.
 pub(super) fn entry_at(place: &mut Place) -> Result<Entry> {
-    let found = lookup(place, false)?;
+    let found = lookup_to_change(place)?;
     Ok(match inside(place, found)? {
         Found::Entry(entry) if forget_changed(place, &entry)? => Entry::Nothing,
         Found::Entry(Entry::Directory) if is_left_over(place)? => Entry::Nothing,

@@ -7,9 +7,9 @@ use super::create::is_through;
 use super::data_roots;
 use super::journal::{About, Journal};
 use super::kernel;
-use super::lookup::{Found, lookup};
+use super::lookup::{Found, lookup_to_change};
 use super::name_watch::NameWatch;
-use super::names::{MAX_TRIES, begins_quietly, is_published};
+use super::names::{MAX_TRIES, begins_quietly, is_published, may_appear};
 use super::place::Place;
 use super::plainly::goes_plainly;
 use super::remembered::{entry_at, inside};
@@ -92,7 +92,7 @@ pub fn unlink(place: &mut Place, under_way: &mut Option<UnderWay>) -> Result<Ans
     }
     for _ in 0..MAX_TRIES {
         // (What others have done to the file of a clean copy, the look at the name below says.)
-        let found = lookup(place, false)?;
+        let found = lookup_to_change(place)?;
         let entry = match inside(place, found)? {
             Found::Entry(Entry::Removed | Entry::RemovedDir) => return Err(libc::ENOENT),
             Found::Entry(Entry::Directory) | Found::Held => return Ok(Answer::Plain),
@@ -162,8 +162,7 @@ fn remove(place: &Place, entry: &Entry, known: &Removal) -> Result<Option<Answer
     };
     // The agent says under the lock what it is about to publish, and until it is there.
     let published = known.published || matches!(entry, Entry::File(file) if is_published(&known.dir, place, file));
-    // If something else came after it, the agent publishes it before it removes it.
-    let may_appear = published || !root.state().is_last_closed(id);
+    let may_appear = published || may_appear(place, id);
     let whiteout = if known.waits && may_appear { Some(tree::prepare(place, names::WHITEOUT)?) } else { None };
     if known.waits {
         let flags = if published { flag::PUBLISHED } else { 0 };

@@ -5,21 +5,22 @@ use super::beside;
 use super::create::is_through;
 use super::data_roots;
 use super::kernel::Errno;
-use super::names::{MAX_PUBLISHED, is_quiet};
+use super::names::is_quiet;
 use super::place::Place;
 use super::plainly::goes_plainly;
 use super::remembered::{entry_at, is_dir, on_pfs, unhide};
 use super::roots::{Root, is_same};
-use super::staged::is_written;
 use super::tree::{self, Entry};
 use super::whereabouts::HeldParent;
 use core::sync::atomic::Ordering;
 
 mod after;
+mod exchange;
 mod in_turn;
 mod target;
 
 pub use after::{After, renamed};
+use exchange::{Named, are_published, both_are_there};
 use in_turn::{in_turn, rename_link, rename_pending};
 use target::{Target, leave, lies_below};
 
@@ -43,7 +44,9 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         return between_roots(from, to, flags);
     }
     let root = from.root;
-    if is_quiet(&root) {
+    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
+    // (After an exchange the shim cannot say whether another process entered a file before it.)
+    if !exchanges && is_quiet(&root) {
         let under_way = [beside::making(&from), beside::making(&to)];
         if is_quiet(&root) {
             return Ok((Answer::Plain, After::Quiet(from, to, under_way)));
@@ -72,7 +75,6 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         // Nothing moves: the kernel gives the answer.
         return Ok((Answer::Plain, After::Nothing));
     }
-    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
     let through = is_through(&root, from.name());
     match &source {
         Entry::Removed | Entry::RemovedDir => return Err(libc::ENOENT),
@@ -101,7 +103,12 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
         }
         _ => {}
     }
-    if let (Entry::Nothing | Entry::Directory | Entry::Clean(_), false) = (&source, exchanges) {
+    if exchanges && !is_quiet(&root) {
+        both_are_there(&[
+            Named { place: &from, entry: &source, is_dir_path },
+            Named { place: &to, entry: &target, is_dir_path: to_is_dir_path },
+        ])?;
+    } else if let (Entry::Nothing | Entry::Directory | Entry::Clean(_), false) = (&source, exchanges) {
         fails_at_once(&from, &to, &target, flags)?;
     }
     if matches!(target, Entry::Removed) {
@@ -125,27 +132,8 @@ pub fn rename(from: Side, to: Side, flags: u32) -> Result<(Answer<()>, After)> {
     }
     let mut target = Target::new(to, flags, Some(&from))?;
     target.under_way[1] = moving;
-    Ok((Answer::Plain, After::Move(from, target)))
-}
-
-/// Before two names below one root are exchanged: waits until both are as the PFS has them, also
-/// where other processes replace them meanwhile. Not if one is a file that is open for writing.
-fn are_published(from: &Place, to: &Place) -> Result<bool> {
-    let root = &from.root;
-    for _ in 0..MAX_PUBLISHED {
-        let mut is_any_pending = false;
-        for place in [from, to] {
-            match tree::read(root, place.rel())? {
-                Entry::File(file) if is_written(root, &file) => return Ok(false),
-                entry => is_any_pending |= matches!(entry, Entry::File(_) | Entry::Symlink(_)),
-            }
-        }
-        if !is_any_pending {
-            return Ok(true);
-        }
-        leave(root)?;
-    }
-    Ok(false)
+    let after = if exchanges { After::Exchange(from, target) } else { After::Move(from, target) };
+    Ok((Answer::Plain, after))
 }
 
 /// A rename from one output root to another, each of which has an order of its own: what is pending

@@ -12,7 +12,7 @@ use super::tree::{self, Entry};
 use core::ffi::{CStr, c_char, c_int};
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::outputs::STAGED_MODE;
-use monarch_abi::outputs::names::Staged;
+use monarch_abi::outputs::names::{SYMLINK, Staged};
 use monarch_guest::absolute::Absolute;
 use monarch_guest::{ctx, errno, sys, user};
 
@@ -120,8 +120,7 @@ pub fn stat(place: &mut Place, follow: bool) -> Result<Answer<libc::stat64>> {
             Subject::Changed(_, time) => dir_times::raise(&mut st, *time),
             Subject::RemovedDir(_) => st.st_nlink = 0,
             Subject::Link(_, dev) => {
-                // Its text has a letter in front.
-                st.st_size -= 1;
+                st.st_size -= SYMLINK.len() as i64;
                 st.st_dev = *dev;
             }
             Subject::At(_) => {}
@@ -220,7 +219,7 @@ pub unsafe fn translate_named(dirfd: c_int, path: *const c_char, translate: impl
 
 /// What statx says of a link of the overlay.
 pub fn translate_link_x(st: &mut libc::statx, dev: u64) {
-    st.stx_size = st.stx_size.saturating_sub(1);
+    st.stx_size = st.stx_size.saturating_sub(SYMLINK.len() as u64);
     st.stx_dev_major = sys::major(dev);
     st.stx_dev_minor = sys::minor(dev);
 }

@@ -1,7 +1,7 @@
 //! What the overlay has below a directory: looked through, moved along, removed.
 
 use super::answer::Result;
-use super::entries::{child, each, open_dir, open_dir_by};
+use super::entries::{Name, child, each, open_dir, open_dir_by};
 use super::journal::{About, Journal};
 use super::kernel;
 use super::place::Place;
@@ -51,30 +51,38 @@ pub fn below(place: &Place) -> Result<Below> {
 
 /// Whether anything is pending below a directory.
 pub fn has_pending(root: &Root, dir: &[u8]) -> Result<bool> {
-    has_name(root, dir, |entry, rel| match entry {
-        Entry::Directory => has_pending(root, rel),
-        entry => Ok(entry.is_pending()),
+    has_name(root, dir, |name, rel| {
+        // (One that is removed has a link that says so.)
+        if name.kind == libc::DT_DIR {
+            return has_pending(root, rel);
+        }
+        match tree::read(root, rel)? {
+            Entry::Directory => has_pending(root, rel),
+            entry => Ok(entry.is_pending()),
+        }
     })
 }
 
 /// Whether a name of a directory is pending.
 pub fn has_pending_names(root: &Root, dir: &[u8]) -> Result<bool> {
-    has_name(root, dir, |entry, _| Ok(entry.is_pending()))
+    has_name(root, dir, |_, rel| Ok(tree::read(root, rel)?.is_pending()))
 }
 
 /// Whether a directory has names that are not published; removed ones do not count.
 pub fn has_new_names(root: &Root, dir: &[u8]) -> Result<bool> {
-    has_name(root, dir, |entry, _| Ok(matches!(entry, Entry::File(_) | Entry::Symlink(_))))
+    has_name(root, dir, |name, rel| {
+        Ok(name.kind != libc::DT_DIR && matches!(tree::read(root, rel)?, Entry::File(_) | Entry::Symlink(_)))
+    })
 }
 
 /// Whether the overlay has a name in a directory that is looked for.
-fn has_name(root: &Root, dir: &[u8], is_it: impl Fn(Entry, &[u8]) -> Result<bool>) -> Result<bool> {
+fn has_name(root: &Root, dir: &[u8], is_it: impl Fn(&Name<'_>, &[u8]) -> Result<bool>) -> Result<bool> {
     let Ok(open) = open_dir(root.in_tree(dir)) else { return Ok(false) };
     let mut has = false;
     each(open.0, |name| {
         if !has {
             let rel = child(dir, name.name)?;
-            has = is_it(tree::read(root, rel.get())?, rel.get())?;
+            has = is_it(name, rel.get())?;
         }
         Ok(())
     })?;
@@ -106,7 +114,7 @@ pub fn remove_published(root: &Root, rel: &[u8]) -> bool {
                     remove_published(root, rel.get());
                 }
                 Entry::Clean(clean) => {
-                    let place = Place::at(*root, rel.get()).ok_or(libc::ENAMETOOLONG)?;
+                    let place = Place::in_overlay(*root, rel.get()).ok_or(libc::ENAMETOOLONG)?;
                     tree::forget(&place, &entry)?;
                     drop_data(root, &clean.file);
                 }
@@ -183,7 +191,7 @@ fn merge_directory(journal: &Journal<'_>, root: &Root, from: &[u8], to: &[u8]) -
         if let Entry::File(file) | Entry::Clean(Clean { file, .. }) = &entry {
             drop_data(root, file);
         }
-        let place = Place::at(*root, old.get()).ok_or(libc::ENAMETOOLONG)?;
+        let place = Place::in_overlay(*root, old.get()).ok_or(libc::ENAMETOOLONG)?;
         tree::take(&place, &entry)
     })?;
     let mut path = root.in_tree(from).ok_or(libc::ENAMETOOLONG)?;

@@ -17,6 +17,7 @@ use super::tree::{self, Entry, drop_data};
 use super::whereabouts::HeldParent;
 use core::ffi::CStr;
 use monarch_abi::outputs::found;
+use monarch_abi::outputs::names;
 use monarch_abi::outputs::record::Op;
 
 /// symlink(2). `under_way`: as for [`make`].
@@ -24,8 +25,8 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
     if is_quiet(&place.root) || place.rel().is_empty() || is_through(&place.root, place.name()) {
         return make(place, under_way);
     }
-    // With a letter in front, the text of a link of the overlay would be too long.
-    if target.count_bytes() + 1 >= monarch_abi::PATH_MAX {
+    // The text of a link of the overlay would be too long.
+    if target.count_bytes() + names::SYMLINK.len() >= monarch_abi::PATH_MAX {
         return symlink_long(place, target, under_way);
     }
     for _ in 0..MAX_TRIES {
@@ -33,6 +34,8 @@ pub fn symlink(place: &mut Place, target: &CStr, under_way: &mut Option<UnderWay
             Ok(Some(Answer::Plain)) => break,
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => {}
+            // (For the tier, or for the PFS, which says so.)
+            Err(libc::ENAMETOOLONG) => return symlink_long(place, target, under_way),
             Err(e) if goes_plainly(place, e) => break,
             Err(e) => return Err(e),
         }
@@ -91,7 +94,7 @@ fn symlink_in_turn(place: &mut Place, target: &CStr) -> Result<Option<Answer<()>
         return Err(libc::EEXIST);
     }
     let mut text = monarch_abi::mem::PathBuffer::front();
-    text.append(b"L").and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
+    text.append(names::SYMLINK).and_then(|()| text.append(target.to_bytes())).ok_or(libc::ENAMETOOLONG)?;
     let link = tree::prepare(place, text.get())?;
     let about = About { found: found::NOTHING, ..About::default() };
     journal.append(Op::Symlink, about, place.rel(), target.to_bytes())?;

@@ -24,7 +24,7 @@ pub fn make_parents(root: &Root, rel: &[u8]) -> Result<(), Errno> {
         dir_times::make(root, dir)?;
         let entry = read(root, dir)?;
         // The file of a clean copy was removed by others, and its name is a directory's by now.
-        if let (Entry::Clean(clean), Some(place)) = (&entry, Place::at(*root, dir)) {
+        if let (Entry::Clean(clean), Some(place)) = (&entry, Place::in_overlay(*root, dir)) {
             forget(&place, &entry)?;
             drop_data(root, &clean.file);
             dir_times::make(root, dir)?;
@@ -137,7 +137,7 @@ fn prepare_beside<'p>(place: &'p Place, text: &[u8], beside: &[u8]) -> Result<Ne
         }
         made => made?,
     }
-    Ok(NewLink { place, beside, is_pending: !text.starts_with(b"C"), is_put: false })
+    Ok(NewLink { place, beside, is_pending: names::is_pending(text), is_put: false })
 }
 
 impl NewLink<'_> {
@@ -209,7 +209,9 @@ pub fn prepare_remove_dir(place: &Place) -> Result<Absolute, Errno> {
 /// lock held.
 pub fn remove_dir(place: &Place, mut link: Absolute) -> Result<(), Errno> {
     let counting = Counting::begin(&place.root, &Entry::Nothing, Counted { is_pending: true, is_there: true });
-    kernel::symlink(c"-", link.c_str().ok_or(libc::ENAMETOOLONG)?)?;
+    let mut text = PathBuffer::front();
+    text.append(names::WHITEOUT).ok_or(libc::ENAMETOOLONG)?;
+    kernel::symlink(text.c_str().ok_or(libc::ENAMETOOLONG)?, link.c_str().ok_or(libc::ENAMETOOLONG)?)?;
     counting.end();
     dir_times::changed(&place.root, place.parent());
     Ok(())
@@ -221,7 +223,7 @@ pub fn path(root: &Root) -> Option<Absolute> {
 }
 
 /// The text of the link of a staged file.
-pub fn file_text(file: &Staged) -> [u8; 1 + names::STAGED_LEN] {
+pub fn file_text(file: &Staged) -> [u8; names::FILE_LEN] {
     names::file_text(file)
 }
 

@@ -85,10 +85,16 @@ fn codec_of(n: u8) -> Codec {
 
 /// The bytes to compress: both kinds are of the same file, as far as this test is concerned.
 fn contents(n: u8, text: bool) -> Vec<u8> {
-    let byte = |i: u64| {
-        if text { (i / 64 % 7) as u8 | 1 } else { xxhash_rust::xxh3::xxh3_64(&(i + u64::from(n)).to_le_bytes()) as u8 }
+    let word = |i: u64| {
+        if text {
+            [(i / 8 % 7) as u8 | 1; 8]
+        } else {
+            xxhash_rust::xxh3::xxh3_64(&(i + u64::from(n)).to_le_bytes()).to_le_bytes()
+        }
     };
-    (0..size(n)).map(byte).collect()
+    let mut bytes: Vec<u8> = (0..size(n).div_ceil(8)).flat_map(word).collect();
+    bytes.truncate(size(n) as usize);
+    bytes
 }
 
 fn identity(n: u8) -> Identity {

@@ -135,9 +135,11 @@ fn removing(
 ) -> Result<(), Errno> {
     let victim = sysfs::statat(parent.fd()?, name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let victim = victim.and_then(|stat| backing.nodes.find(&stat));
-    change().map_err(errno)?;
-    if let Some(node) = victim {
-        node.removed_here.store(true, Relaxed);
+    // (Before the change: a look beside it finds no name left, too.)
+    let was = victim.as_ref().map(|node| node.removed_here.swap(true, Relaxed));
+    let done = change().map_err(errno);
+    if let (Err(_), Some(node), Some(was)) = (&done, victim, was) {
+        node.removed_here.store(was, Relaxed);
     }
-    Ok(())
+    done
 }

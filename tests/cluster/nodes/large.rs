@@ -78,8 +78,8 @@ fn one_file_that_all_map_at_once_leaves_the_pfs_once() {
 
 /// The owner sent all chunks to all nodes at the same time, so that each took longer than
 /// `peer_timeout`, and the nodes read the PFS instead.
-fn over_slow_links(map: &[&str]) {
-    let plan = Plan::new(6).files(1).size(16 << 20).placement("hybrid").tier_size("128MiB");
+fn over_slow_links(chunks: usize, map: &[&str]) {
+    let plan = Plan::new(6).files(1).size(chunks * (4 << 20)).placement("hybrid").tier_size("128MiB");
     let plan = plan.set("source.chunk_threshold=4MiB").set("wait.pickup=5s").set("wait.stall=20s");
     let Some(c) = plan.cluster("peer_timeout: 2s").build() else { return };
     // A chunk of 4 MiB takes 0.7 s over one of them.
@@ -92,13 +92,15 @@ fn over_slow_links(map: &[&str]) {
 
 #[test]
 fn one_file_that_all_read_over_slow_links_leaves_the_pfs_once() {
-    over_slow_links(&[]);
+    over_slow_links(4, &[]);
 }
 
-/// A file that is mapped waits for its copy though the first chunk comes late.
+/// A file that is mapped waits for its copy though the first chunk comes late. (Three chunks: with
+/// more, a chunk that takes 1 s on a busy machine would have the rest take longer than the 2 s that
+/// a mapping may wait for.)
 #[test]
 fn one_file_that_all_map_over_slow_links_leaves_the_pfs_once() {
-    over_slow_links(&["--map"]);
+    over_slow_links(3, &["--map"]);
 }
 
 /// A quarter of a tier, twice the room for files of other owners.

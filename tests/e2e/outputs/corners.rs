@@ -619,3 +619,13 @@ fn what_is_changed_by_a_link_out_of_the_root_is_changed_there() {
 fn names_of_descriptors_and_paths_above_what_was_removed_are_answered_as_directly() {
     same(Outputs::new, "by_number.py", &[], &Drain::ALL, 40);
 }
+
+/// Descriptors that only name something changed it, or led through links; a process that had ended
+/// after an open with `O_RDONLY | O_CREAT` counted as a writer that was killed.
+#[test]
+fn what_only_names_a_file_changes_nothing() {
+    same(Outputs::new, "only_named.py", &["files", "opened_as_if_to_make_it"], &Drain::ALL, 40);
+    let above = ["above_a_removed_directory", "above_a_directory_whose_parent_was_made_again"];
+    let rows = ["directories", above[0], above[1], "links", "renamed_links"];
+    same(Outputs::new, "only_named.py", &rows, &DRAINED, 6);
+}

@@ -78,18 +78,26 @@ fn an_agent_is_killed_again_and_again_while_checkpoints_are_saved() {
     if !is_built() {
         return;
     }
-    w.slow_down(Drain::Slow);
-    let running = w.start(&saves(&w, 160));
-    let mut killed = 0;
-    while killed < 6 && !running.written().contains("## end") {
-        let Some(status) = w.world().agent() else { continue };
-        killed += u32::from(kill(status.pid as i32, libc::SIGKILL));
-        std::thread::sleep(Duration::from_millis(60));
+    // (On a busy machine a job may have ended before three agents were there to be killed.)
+    for _ in 0..4 {
+        w.slow_down(Drain::Slow);
+        let running = w.start(&saves(&w, 160));
+        let mut killed = 0;
+        while killed < 6 && !running.written().contains("## end") {
+            let Some(status) = w.world().agent() else { continue };
+            killed += u32::from(kill(status.pid as i32, libc::SIGKILL));
+            std::thread::sleep(Duration::from_millis(60));
+        }
+        w.pfs().clear().unwrap();
+        let ended = running.end().good();
+        assert!(ended.text().contains("## end"), "{killed} agents killed: {}", ended.text());
+        same_as(&direct.tree, &w);
+        w.clear();
+        if killed >= 3 {
+            return;
+        }
     }
-    w.pfs().clear().unwrap();
-    let ended = running.end().good();
-    assert!(killed >= 3 && ended.text().contains("## end"), "{killed} agents killed: {}", ended.text());
-    same_as(&direct.tree, &w);
+    panic!("no job has lost three agents");
 }
 
 /// The PFS takes nothing for a while: the job does not notice.

@@ -58,8 +58,8 @@ fn names_through_proc_are_answered_as_directly() {
     }
 }
 
-/// A path from outside leads by a link that is not published to what is: a call on the path itself
-/// would not find it.
+/// A path from outside leads by a link that is not published to what is, or out again: a call on
+/// the path itself would not find it.
 #[test]
 fn what_is_published_is_found_through_links_that_are_not() {
     let script = r###"
@@ -70,8 +70,12 @@ libc.opendir.restype = ctypes.c_void_p
 libc.closedir.argtypes = [ctypes.c_void_p]
 top = os.open(".", os.O_PATH | os.O_DIRECTORY)
 with open("first", "w") as f:
-    f.write("what is pending holds the link up")
-os.symlink("d", "l")
+    f.write("what is pending holds the links up")
+# (A link that takes a name by a rename is made in its turn.)
+def link(target, name):
+    os.symlink(target, "new")
+    os.rename("new", name)
+link("d", "l")
 def listed(path):
     stream, names = libc.opendir(path.encode()), ctypes.POINTER(ctypes.c_void_p)()
     if stream:
@@ -87,15 +91,68 @@ for base in f"/proc/self/fd/{top}/l", "/proc/self/cwd/l":
         print(e.errno)
     with open(base + "/x") as f:
         print(f.read(), flush=True)
+
+# Opens that go another way than one that only reads, of what is published and what lies outside.
+libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p
+libc.freopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
+libc.fileno.argtypes = libc.fclose.argtypes = [ctypes.c_void_p]
+outside = os.environ["OUTSIDE"]
+with open(f"{outside}/x", "w") as f:
+    f.write("outside")
+os.symlink("k", f"{outside}/to")
+link(outside, "o")
+def opened(path, flags):
+    try:
+        fd = os.open(path, flags)
+    except OSError as e:
+        return e.errno
+    kind, target = oct(os.fstat(fd).st_mode), None
+    if flags & os.O_PATH and flags & os.O_NOFOLLOW:
+        try:
+            target = os.path.basename(os.readlink("", dir_fd=fd))
+        except OSError as e:
+            target = e.errno
+    elif os.path.isfile(path):
+        target = os.pread(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), 20, 0)
+    os.close(fd)
+    return kind, target
+def opened_again(path):
+    stream = libc.freopen(path.encode(), b"r", libc.fopen(b"/dev/null", b"r"))
+    return stream and os.read(libc.fileno(stream), 20)
+def given_to_a_child(path):
+    read, write = os.pipe()
+    pid = os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[
+        (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)])
+    os.close(write)
+    return os.waitpid(pid, 0)[1], os.read(read, 20)
+for base in f"/proc/self/fd/{top}", "/proc/self/cwd":
+    for name in "l", "l/", "l/x", "l/k", "l/none", "o", "o/", "o/x", "o/to", "o/none":
+        ways = os.O_PATH, os.O_PATH | os.O_NOFOLLOW, os.O_PATH | os.O_DIRECTORY, os.O_NOATIME
+        print(name, [opened(f"{base}/{name}", way) for way in ways if name not in ("l", "o") or way != ways[1]])
+    for name in "l/x", "o/x":
+        print(name, opened_again(f"{base}/{name}"), given_to_a_child(f"{base}/{name}"), flush=True)
+
+# Calls that set something of it.
+link("d/x", "lx")
+for n, name in enumerate(("lx", "l/x", "d/x")):
+    os.setxattr(name, f"user.{n}", b"set")
+    os.chmod(name, 0o640 | n)
+    os.chown(name, n, -1)
+    os.utime(name, (1_500_000_000 + n,) * 2)
+    st = os.stat(name)
+    print(sorted(os.listxattr(name)), oct(st.st_mode), st.st_uid, st.st_mtime, flush=True)
+    os.removexattr(name, f"user.{n}")
 print("## end", flush=True)
 "###;
     let w = Outputs::new();
+    let outside = tempfile::Builder::new().prefix("e2e-outside-").tempdir().expect("temporary directory");
     let begin = || {
+        fs::remove_file(outside.path().join("to")).ok();
         let dir = w.root().join("d");
         fs::create_dir(&dir).expect("own directory");
         fs::write(dir.join("x"), "published").expect("own file");
         std::os::unix::fs::symlink("x", dir.join("k")).expect("own link");
-        w.here(Job::new("python3").arg("-c").arg(script))
+        w.here(Job::new("python3").arg("-c").arg(script)).env("OUTSIDE", outside.path())
     };
     let direct = w.direct(&begin());
     assert!(direct.ended.text().contains("## end"), "{}", direct.ended.errors());

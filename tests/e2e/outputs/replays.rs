@@ -5,7 +5,8 @@
 //! renames, hard links, executing) are left out while the drain is held.
 
 use super::world::{Drain, Outputs};
-use crate::harness::{cases, has_command};
+use crate::harness::{cases, has_command, sources};
+use std::process::Command;
 
 /// Runs a family in all ways.
 #[track_caller]
@@ -52,6 +53,38 @@ fn a_name_is_made_or_taken_by_one_of_two_processes() {
     let wrong: Vec<&str> = told.lines().filter(|line| !line.ends_with(": 0")).collect();
     assert!(wrong.is_empty() && told.lines().count() == 23, "{wrong:?} {}", staged.ended.errors());
     assert!(w.parts() >= cases(120, 500), "{} files were staged", w.parts());
+}
+
+/// What a process sets of a file, and the other name that it gives it, are those of the file that
+/// another one cuts and writes at the same moment: in the order of the calls, or in the other one.
+#[test]
+fn what_is_set_of_a_file_is_kept_while_another_process_writes_it() {
+    let w = Outputs::new();
+    let options = format!(
+        r#"{{"first": ["write", "rename"], "second": ["chmod", "chown", "setxattr", "link of it"],
+            "before": ["pending", "published"], "rounds": {}, "seconds": 300, "seed": 1, "settle": 0.05}}"#,
+        cases(20, 60)
+    );
+    let outside = tempfile::Builder::new().prefix("e2e-outside-").tempdir().expect("temporary directory");
+    let reference = outside.path().join("reference");
+    let ended = w.start(&w.program("pairs.py").arg(&reference).arg(options)).end();
+    assert!(ended.text().contains("16 of 16 pairs, 0 wrong"), "{}{}", ended.text(), ended.errors());
+    // What both processes have seen is what is published.
+    let compare = r#"
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from see import names_in
+for line in open(f"{sys.argv[2]}.seen"):
+    directory, *pair, seen = json.loads(line)
+    published = names_in(f"{sys.argv[3]}/{directory}")
+    if published != seen:
+        print(pair, seen, published)
+"#;
+    let mut python = Command::new("python3");
+    python.args(["-B", "-c", compare]).arg(sources().join("outputs")).arg(&reference).arg(w.published());
+    let compared = python.output().expect("python3");
+    assert!(compared.status.success() && compared.stdout.is_empty(), "{compared:?}");
+    w.clear();
 }
 
 /// Each output root has an order and an overlay of its own.

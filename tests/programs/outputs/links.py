@@ -1,7 +1,7 @@
 """Symbolic links to directories on the way to a name: pending, removed or made anew, behind others
 and in front of `..`. `links.py [--no-barriers] [NAME...]` in the directory where they go.
 """
-import os, shutil
+import ctypes, os, shutil
 
 from see import data, fails, get, look, main, put, replay, say, tool, tree
 
@@ -9,6 +9,14 @@ from see import data, fails, get, look, main, put, replay, say, tool, tree
 def on_the_pfs(script):
     """By a program that Monarch does not see."""
     tool("busybox", "sh", "-c", script)
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def exchange(one, other):
+    if libc.renameat2(-100, one.encode(), -100, other.encode(), 2):
+        raise OSError(ctypes.get_errno(), one)
 
 
 def append(path, text):
@@ -158,6 +166,81 @@ def attributes_of_a_directory_by_a_pending_link():
     for path in "cur", "way", "other":
         fails(path, lambda: os.statvfs(path).f_namemax)
         fails(path, os.pathconf, path, "PC_NAME_MAX")
+
+
+@replay(barrier=True)
+def a_rename_by_a_link_while_nothing_is_pending():
+    os.mkdir("one")
+    for name in "wxyz":
+        put(f"one/{name}", name.encode())
+    os.symlink("one", "way")
+    os.symlink("way", "far")
+    put("mark", b"mark")
+    os.link("mark", "all is published")
+    os.rename("one/x", "way/x2")
+    os.rename("way/y", "far/y2")
+    os.rename("far/z", "one/z2")
+    os.unlink("way/w")
+    put("pending", b"pending")
+    say([(name, os.path.islink(name)) for name in ("one", "way", "far")])
+    use("far", "one")
+    tree()
+
+
+@replay(barrier=True)
+def an_exchange_by_a_link():
+    for name in "one", "two", "one/d", "one/e":
+        os.mkdir(name)
+    os.symlink("one", "way")
+    for name in "one/d/x", "one/e/x", "two/x":
+        put(name, name.encode())
+    os.link("two/x", "two/all is published")
+    with open("way/d/open", "wb") as f:
+        f.write(b"open")
+        fails("exchange", exchange, "one/d", "way/e")
+        fails("exchange", exchange, "way/d", "two")
+    say([(name, os.path.islink(name)) for name in ("one", "way")])
+    say(sorted(os.listdir("way")), sorted(os.listdir("way/e")), get("way/e/x"))
+    tree()
+
+
+@replay
+def targets_as_long_as_a_path_may_be():
+    os.mkdir("one")
+    put("one/x", b"x")
+    for length in 128, 1000, 1012, 1013, 1014, 1024, 4000, 4083, 4084, 4085, 4086, 4094, 4095, 4096:
+        way, target = f"way{length}", "./" * ((length - 3) // 2) + "/" * ((length - 3) % 2) + "one"
+        fails(length, os.symlink, target, way)
+        fails(length, lambda: (len(os.readlink(way)), os.lstat(way).st_size == length, get(f"{way}/x")))
+        fails(length, os.rename, way, f"{way}.moved")
+        fails(length, lambda: (len(os.readlink(f"{way}.moved")), os.lstat(f"{way}.moved").st_size == length))
+        fails(length, os.unlink, f"{way}.moved")
+    tree()
+
+
+@replay
+def directories_that_are_named_like_what_the_overlay_says():
+    os.mkdir("one")
+    for name in "Lone", "-", "L/one", "Lcur":
+        os.makedirs(name)
+        put(f"{name}/x", b"another file")
+        os.symlink("x", f"{name}/l")
+    put("one/y", b"y")
+    put("gone", b"gone")
+    for name, target in ("way", "one"), ("cur", "one"), ("far", "cur"), ("root", "/one"), ("gone link", "one"):
+        os.symlink(target, name)
+    for name in "gone", "gone link":
+        os.unlink(name)
+    for way in "way", "far", "root", "gone", "gone link":
+        fails(way, get, f"{way}/x")
+        fails(way, os.readlink, f"{way}/l")
+        fails(way, os.path.exists, f"{way}/y")
+        fails(way, lambda: sorted(os.listdir(way)))
+        fails(way, os.rename, f"{way}/x", "moved")
+        fails(way, os.unlink, f"{way}/l")
+        fails(way, os.chmod, f"{way}/x", 0o600)
+        fails(way, put, f"{way}/of {way}", way.encode())
+    tree()
 
 
 if __name__ == "__main__":

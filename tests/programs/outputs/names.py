@@ -367,6 +367,64 @@ def odd_names():
             os.unlink(name)
 
 
+@replay(barrier=True)
+def names_by_which_the_overlay_knows_removed_directories():
+    own = ".monarch-removed"
+
+    def show(d):
+        say(d, sorted(os.listdir(d)), get(f"{d}/x"))
+
+    for d in "abcdef":
+        os.mkdir(d)
+        for name in "xyz":
+            put(f"{d}/{name}", f"{d}/{name}".encode())
+    fails("symlink", os.symlink, "x", f"a/{own}")
+    show("a")
+    fails("through it", get, f"a/{own}")
+    fails("rename", os.rename, "b/y", f"b/{own}")
+    show("b")
+    fails("read", get, f"b/{own}")
+    fails("rename it", os.rename, f"b/{own}", "b/again")
+    fails("over it", os.replace, "b/z", f"b/{own}")
+    show("b")
+    fails("write", put, f"c/{own}", b"own")
+    fails("hard link", os.link, "c/y", f"d/{own}")
+    fails("chmod", os.chmod, f"c/{own}", 0o600)
+    show("c")
+    fails("unlink", os.unlink, f"c/{own}")
+    show("c")
+    show("d")
+    fails("mkdir", os.mkdir, f"e/{own}")
+    for name in "x", "y":
+        fails("write", put, f"e/{own}/{name}", b"below")
+    fails("unlink", os.unlink, f"e/{own}/y")
+    show(f"e/{own}")
+    show("e")
+    fails("rename a directory", os.rename, "f", f"e/{own}/f")
+    os.mkdir("g")
+    put("g/x", b"x")
+    for path in f"g/../g/{own}", f"./g//{own}", f"{os.getcwd()}/g/../g/{own}":
+        fails("by dots", put, path, path[-20:].encode())
+        show("g")
+        fails("by dots", get, path)
+        fails("by dots", os.unlink, path)
+    os.mkdir("h")
+    put("h/x", b"x")
+    os.mkdir(f"h/{own}")
+    os.symlink(f"h/{own}", "way")
+    for way in "way", f"h/{own}", f"h/../h/{own}":
+        fails("by a link", put, f"{way}/y", way.encode())
+        fails("by a link", lambda: [get(f"{way}/y") for way in ("way", f"h/{own}", "way/../" + own)])
+        fails("by a link", os.rename, f"{way}/y", f"{way}/z")
+        fails("by a link", lambda: sorted(os.listdir(way)))
+        fails("by a link", os.unlink, f"{way}/z")
+    show("h")
+    show(f"e/{own}/f")
+    for d in "a", "b", "c", "d", "e", "g", "h":
+        fails(d, shutil.rmtree, d)
+        fails(d, os.listdir, d)
+
+
 @replay
 def links_to_what_is_pending():
     put("target", data("t", 7000))
@@ -517,6 +575,49 @@ def something_else_where_two_open_files_have_been():
         put(f"marker {end}", b"comes after it")
         os.link(f"marker {end}", f"marker {end} is published")
         look(name, f"moved {end}")
+
+
+def on_pfs(name):
+    """Has all that is pending published."""
+    os.link(name, f"{name}, a moment")
+    os.unlink(f"{name}, a moment")
+
+
+@replay(barrier=True)
+def something_else_where_a_link_and_an_open_file_have_been():
+    """What has got the name since stays, whether the removal of the link was still pending or not."""
+    made = {
+        "pipe": os.mkfifo, "directory": os.mkdir, "link": lambda name: os.link("other", name), "renamed": lambda name: os.rename("published", name),
+        "appended": lambda name: put(name, b"new", W | C | os.O_APPEND), "renamed pipe": lambda name: os.rename("one", name),
+    }
+    for what, make in made.items():
+        for is_removed, is_settled in ((False, False), (False, True), (True, False), (True, True)):
+            name = f"{what} {'removed' if is_removed else 'moved'} {'settled' if is_settled else 'at once'}"
+            put("other", b"other")
+            put("published", b"published")
+            on_pfs("published")
+            os.mkfifo("one")
+            put("before", b"is published first")
+            put("before, too", b"this as well")
+            os.symlink("before", name)
+            os.unlink(name)
+            fd = os.open(name, W | C | X, 0o644)
+            os.write(fd, b"open")
+            if is_settled:
+                on_pfs("other")
+            if is_removed:
+                os.unlink(name)
+            else:
+                os.rename(name, f"{name}, its file")
+            make(name)
+            look(name)
+            os.close(fd)
+            put("marker", b"comes after it")
+            on_pfs("marker")
+            look(name, f"{name}, its file")
+            for left in ("one", "published", "other", "marker"):
+                if os.path.lexists(left):
+                    os.unlink(left)
 
 
 @replay

@@ -5,7 +5,7 @@ what no order gives, and in REFERENCE.seen what each pair has left.
 """
 import ctypes, errno, json, os, random, select, shutil, stat, struct, sys, time
 
-from see import names_in, put
+from see import LONG_AGO, names_in, put
 
 REFERENCE, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
 ROUNDS, SECONDS = OPTIONS["rounds"], OPTIONS["seconds"]
@@ -62,6 +62,10 @@ CALLS = {
     "rename to the same": lambda d, own: os.rename(d + "n", d + "moved"),
     "link of it": lambda d, own: os.link(d + "n", d + "other", follow_symlinks=False),
     "truncate": lambda d, own: os.truncate(d + "n", 1),
+    "chmod": lambda d, own: os.chmod(d + "n", 0o640),
+    "chown": lambda d, own: os.chown(d + "n", 1 + (own == "B"), -1),
+    "utime": lambda d, own: os.utime(d + "n", (LONG_AGO, LONG_AGO)),
+    "setxattr": lambda d, own: os.setxattr(d + "n", "user.pair", own.encode()),
 }
 # What has the name before: (made a while before, made just before).
 BEFORE = {
@@ -106,15 +110,16 @@ def result(call, d, own):
 
 def allowed(pair, before):
     """What the two orders give."""
-    outcomes = []
-    for order in (0, 1), (1, 0):
+    def outcome(order, of_others=0):
         shutil.rmtree(REFERENCE, ignore_errors=True)
         prepare_published(REFERENCE, pair, before)
         prepare(REFERENCE, pair, before)
-        got = [0, 0]
+        got = [of_others, of_others]
         for one in order:
             got[one] = result(pair[one], REFERENCE, "AB"[one])
-        outcomes.append([*got, names_in(REFERENCE)])
+        return [*got, names_in(REFERENCE)]
+
+    outcomes = [outcome((0, 1)), outcome((1, 0))]
     if set(pair) == {"append", "exclusive"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
         # (Created, opened to append, appended to; then the first bytes are written.)
         outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])
@@ -128,9 +133,24 @@ def allowed(pair, before):
         own, other = ("AB"[pair.index(call)] for call in ("append", "update"))
         longer = lambda names: [[name, kind, text.replace(f"{own} x1", f"{other}{own} x1")] for name, kind, text in names]
         outcomes += [[0, 0, longer(there)] for *got, there in outcomes if errno.ENOENT in got]
+    if "utime" in pair and {"exclusive", "append"} & set(pair):
+        # (Created, its time set, and then written to.)
+        timeless = lambda names: [[name, kind, text.replace(f" at {LONG_AGO}000000000", "")] for name, kind, text in names]
+        outcomes += [[0, 0, timeless(there)] for *got, there in outcomes if errno.ENOENT in got or got == [0, 0]]
     if set(pair) == {"exclusive", "update"} and outcomes[pair.index("exclusive")][:2] == [0, 0]:
         # (Created, opened and written to; then the first bytes are written.)
         outcomes.append([0, 0, [["n", stat.S_IFREG, f"{'AB'[pair.index('exclusive')]} x1"]]])
+    if "link of it" in pair:
+        # (The kernel makes no link of what has lost its last name since the link was looked for.)
+        other = 1 - pair.index("link of it")
+        refused = 0
+        if pair[other].startswith("rename") and pair[other].endswith(" to"):
+            refused = errno.ENOENT
+        # (Of what is open for writing the overlay makes none: docs/OUTPUTS.md, Known gaps.)
+        if pair[other] in ("exclusive", "write", "append", "update"):
+            refused = errno.EXDEV
+        if refused and (alone := outcome((other,), refused))[other] == 0:
+            outcomes.append(alone)
     return outcomes
 
 

@@ -186,7 +186,14 @@ def main():
 
 
 def names_in(directory):
-    """The names in a directory, each with its kind and what it holds."""
+    """The names in a directory, each with its kind, what it holds, and what was set of it."""
+    def set_of(path, st):
+        mode, usual = stat.S_IMODE(st.st_mode), 0o777 if stat.S_ISDIR(st.st_mode) else 0o666
+        yield f" {mode:o}" if mode != usual & ~0o022 else ""
+        yield f" of {st.st_uid}" if st.st_uid != os.geteuid() else ""
+        yield f" at {st.st_mtime_ns}" if stat.S_ISREG(st.st_mode) and st.st_mtime < time.time() - 40_000_000 else ""
+        yield "".join(f" {key}={os.getxattr(path, key).decode()}" for key in os.listxattr(path) if key.startswith("user."))
+
     seen = []
     for name in sorted(os.listdir(directory)):
         st = os.lstat(f"{directory}/{name}")
@@ -196,5 +203,7 @@ def names_in(directory):
                 more = f"{f.read()} x{st.st_nlink}"
         elif kind == stat.S_IFLNK:
             more = os.readlink(f"{directory}/{name}")
+        if kind in (stat.S_IFREG, stat.S_IFDIR):
+            more += "".join(set_of(f"{directory}/{name}", st))
         seen.append([name, kind, more])
     return seen

@@ -1,7 +1,7 @@
 //! Calls that change something, by number.
 
 use super::super::attributes::{
-    cut, descriptor, extended, extended_at, extended_open, file, file_at, hide_below_descriptor, mode_at,
+    Set, cut, descriptor, extended, extended_at, extended_open, file, file_at, hide_below_descriptor, mode_at,
     utimensat_any, was_set,
 };
 use super::super::names::{LINK_FLAGS, is_node, linked, linked_at, made, removed, removed_dir, renamed, symlinked};
@@ -81,7 +81,7 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
             libc::SYS_fchown => {
                 descriptor(fd, flag::OWNER, call, |p| kernel(libc::SYS_fchownat, [HERE, p as usize, y, z, 0, 0]))
             }
-            libc::SYS_fchownat => file_at(fd, path2, v as c_int, at),
+            libc::SYS_fchownat => file_at(fd, path2, v as c_int, Set::Kept, at),
             libc::SYS_utimensat => utimensat_any(fd, path2, u as c_int, at),
             libc::SYS_setxattr => was_set(path2, extended(CWD, path, true, |_, p| on(p))),
             libc::SYS_lsetxattr => was_set(path2, extended(CWD, path, false, |_, p| on(p))),
@@ -96,7 +96,7 @@ unsafe fn attributes(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_in
                 was_set(u as *const c_char, extended_at(fd, path2, third, at))
             }
             SYS_REMOVEXATTRAT => extended_at(fd, path2, third, at),
-            SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, at),
+            SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, Set::Lost, at),
             libc::SYS_fgetxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
                 Some(p) => kernel(libc::SYS_getxattr, [p.as_ptr() as usize, y, z, u, 0, 0]),
                 None => call(),
@@ -151,8 +151,9 @@ unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) ->
             libc::SYS_chmod => {
                 mode_at(CWD, path, 0, y as mode_t, |_, p, mode| raw([p as usize, mode as usize, z, u, v, 0]))
             }
-            libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => file(CWD, path, true, |_, p| on(p)),
-            libc::SYS_lchown => file(CWD, path, false, |_, p| on(p)),
+            libc::SYS_chown => file(CWD, path, true, Set::Kept, |_, p| on(p)),
+            libc::SYS_utime | libc::SYS_utimes => file(CWD, path, true, Set::Lost, |_, p| on(p)),
+            libc::SYS_lchown => file(CWD, path, false, Set::Kept, |_, p| on(p)),
             libc::SYS_futimesat => {
                 let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, 0, 0, 0]);
                 utimensat_any(x as c_int, path2, 0, at)

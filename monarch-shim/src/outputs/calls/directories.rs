@@ -83,6 +83,10 @@ fn merged_dir(ctx: &Ctx, fd: c_int) -> Option<*mut crate::dirs::Shared> {
         if st.st_mode & libc::S_IFMT != libc::S_IFDIR || !roots::on_device(ctx, st.st_dev) {
             return None;
         }
+        // A descriptor that only names a directory does not read it: the kernel says so.
+        if sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_PATH != 0 {
+            return None;
+        }
         // SAFETY: as many bytes are written as it says.
         unsafe { path.fill(|out| crate::descriptor_path::path_of_fd(fd, out)) }?;
         let place = Place::absolute(ctx, path.get())?;

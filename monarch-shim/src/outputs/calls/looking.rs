@@ -1,6 +1,6 @@
 //! Calls that look at names, and change nothing.
 
-use super::at_path;
+use super::{at_path, failed_with};
 use crate::descriptor_names::{is_below_proc, may_reopen};
 use crate::descriptor_path::path_even_if_removed;
 use crate::outputs::answer::{Answer, Result};
@@ -295,14 +295,8 @@ pub unsafe fn access_beyond(dirfd: c_int, path: *const c_char, mode: c_int, flag
     unsafe {
         let mut lead = beyond(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0).filter(|lead| !lead.is_held)?;
         access(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), mode, flags)
-            .or_else(|| Some(kernel::access(lead.instead()?, mode, flags).map_or_else(failed, |()| 0)))
+            .or_else(|| Some(kernel::access(lead.instead()?, mode, flags).map_or_else(failed_with, |()| 0)))
     }
-}
-
-/// What a call returns that has failed with this error.
-fn failed(e: kernel::Errno) -> c_int {
-    errno::set_errno(e);
-    -1
 }
 
 /// [`read_link`] at the path to which links from outside of the output roots lead, while something
@@ -318,7 +312,7 @@ pub unsafe fn read_link_beyond(dirfd: c_int, path: *const c_char, buf: *mut c_ch
             let at = lead.instead()?.as_ptr() as usize;
             let done =
                 sys::call(libc::SYS_readlinkat, [libc::AT_FDCWD as isize as usize, at, buf as usize, room, 0, 0]);
-            Some(if done < 0 { failed(-done as c_int) as isize } else { done })
+            Some(if done < 0 { failed_with(-done as c_int) as isize } else { done })
         })
     }
 }

@@ -136,7 +136,10 @@ pub unsafe fn symlink(
 /// What is known about a link(2) until the plain call has ended.
 #[derive(Default)]
 pub struct Linking {
+    /// About the new name.
     under_way: Option<UnderWay>,
+    /// About the name that the file has.
+    source: Option<UnderWay>,
     /// The path of the published file, if the call names it by a descriptor of the staged one.
     pub published: Option<Absolute>,
 }
@@ -160,33 +163,46 @@ pub unsafe fn link(
     }
     // SAFETY: by contract.
     unsafe {
-        let mut published = None;
-        let work = |place: &mut Place| {
-            peers::settle(place, follow);
-            let outside = user::path(to).filter(|to| changed_place(&place.root.ctx, to_fd, to, false).is_none());
-            let outside = outside.and_then(|to| kernel::device_of_parent(to_fd, to));
-            let answer = names::publish_for_link(place, follow, outside)?;
-            if place.is_by_number {
-                published = Some(place.on_pfs()?);
+        for _ in 0..names::MAX_PUBLISHED {
+            let mut published = None;
+            let work = |place: &mut Place| {
+                peers::settle(place, follow);
+                let outside = user::path(to).filter(|to| changed_place(&place.root.ctx, to_fd, to, false).is_none());
+                let outside = outside.and_then(|to| kernel::device_of_parent(to_fd, to));
+                let answer = names::publish_for_link(place, follow, outside)?;
+                if place.is_by_number {
+                    published = Some(place.on_pfs()?);
+                }
+                Ok(as_result(answer))
+            };
+            let is_open = flags & libc::AT_EMPTY_PATH != 0 && user::path(from).is_some_and(<[u8]>::is_empty);
+            let first =
+                if is_open { link_open(from_fd, work) } else { at_changed_path(from_fd, from, follow, -1, work) };
+            linking.published = published;
+            let under_way = &mut linking.under_way;
+            match first {
+                // What is wrong with the new name comes before that.
+                Some(-1) if errno::errno() == libc::EXDEV => {
+                    return make(to_fd, to, under_way).or_else(|| {
+                        errno::set_errno(kernel::cross_link(to_fd, to));
+                        Some(-1)
+                    });
+                }
+                Some(_) => return first,
+                None => {}
             }
-            Ok(as_result(answer))
-        };
-        let first = if flags & libc::AT_EMPTY_PATH != 0 && user::path(from).is_some_and(<[u8]>::is_empty) {
-            link_open(from_fd, work)
-        } else {
-            at_changed_path(from_fd, from, follow, -1, work)
-        };
-        linking.published = published;
-        let under_way = &mut linking.under_way;
-        match first {
-            // What is wrong with the new name comes before that.
-            Some(-1) if errno::errno() == libc::EXDEV => make(to_fd, to, under_way).or_else(|| {
-                errno::set_errno(kernel::cross_link(to_fd, to));
-                Some(-1)
-            }),
-            Some(_) => first,
-            None => make(to_fd, to, under_way),
+            // (What may have to wait comes first.)
+            if let Some(made) = make(to_fd, to, under_way) {
+                return Some(made);
+            }
+            let source = &mut linking.source;
+            let announce = |place: &mut Place| names::announce_link(place, follow, source).map(as_result);
+            if is_open || at_changed_path(from_fd, from, follow, -1, announce) != Some(0) {
+                return None;
+            }
+            *under_way = None;
         }
+        None
     }
 }
 

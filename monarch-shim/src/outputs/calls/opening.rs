@@ -1,6 +1,6 @@
 //! Calls that open, make or cut files.
 
-use super::{at_changed_path, changed_place, given, is_far, plainly};
+use super::{at_changed_path, changed_place, failed_with, given, is_far, plainly};
 use crate::outputs::answer::{Answer, of_call};
 use crate::outputs::beside::UnderWay;
 use crate::outputs::create::Create;
@@ -42,8 +42,9 @@ pub unsafe fn open_beyond(dirfd: c_int, path: *const c_char, flags: c_int, mode:
             if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
                 return None;
             }
-            let mut at = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0)?.elsewhere()?;
-            open(libc::AT_FDCWD, at.c_str()?.as_ptr(), flags, mode)
+            let mut lead = super::beyond(dirfd, path, flags & libc::O_NOFOLLOW == 0).filter(|lead| !lead.is_held)?;
+            open(libc::AT_FDCWD, lead.at.c_str()?.as_ptr(), flags, mode)
+                .or_else(|| Some(kernel::open(lead.instead()?, flags, mode).map_or_else(failed_with, given)))
         })
     }
 }

@@ -6,6 +6,7 @@ use crate::outputs::journal::{About, Journal};
 use crate::outputs::names::is_quiet;
 use crate::outputs::place::Place;
 use crate::outputs::remembered::{forget_clean, is_dir, on_pfs};
+use crate::outputs::rename::exchange::exchanged;
 use crate::outputs::rename::target::Target;
 use crate::outputs::roots::is_same;
 use crate::outputs::subtree;
@@ -19,6 +20,8 @@ pub enum After {
     Nothing,
     /// The overlay moves along.
     Move(Place, Target),
+    /// What the overlay has of two names is exchanged, too.
+    Exchange(Place, Target),
     /// Nothing, if there is still nothing that is not as the PFS has it: else the overlay moves
     /// along.
     Quiet(Place, Place, [Option<UnderWay>; 2]),
@@ -50,6 +53,10 @@ pub fn renamed(after: After, is_done: bool) -> Result<()> {
                 return Ok(());
             }
             moved_along(&from, &target.place)
+        }
+        After::Exchange(from, Target { place: to, under_way, .. }) => {
+            drop(under_way);
+            if is_done { exchanged(&from, &to) } else { Ok(()) }
         }
     }
 }

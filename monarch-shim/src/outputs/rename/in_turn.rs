@@ -5,7 +5,7 @@ use crate::outputs::barrier;
 use crate::outputs::journal::{About, Journal};
 use crate::outputs::kernel;
 use crate::outputs::name_watch::NameWatch;
-use crate::outputs::names::{MAX_TRIES, is_published, may_change_directory};
+use crate::outputs::names::{MAX_TRIES, is_published, is_there, may_appear, may_change_directory};
 use crate::outputs::place::Place;
 use crate::outputs::remembered::{is_dir, on_pfs};
 use crate::outputs::rename::target::{leave, lies_below, look_at_target};
@@ -20,17 +20,34 @@ use monarch_abi::outputs::found;
 use monarch_abi::outputs::names;
 use monarch_abi::outputs::record::{self, Op, flag};
 use monarch_abi::outputs::through;
+use monarch_guest::sys;
 
-/// The target of the symbolic link that a name is, pending or on the PFS.
-fn link_target(place: &Place, entry: &Entry) -> Result<Option<PathBuffer>> {
+/// Most seconds between the change and the modification of a link whose times the job has not set.
+const MAX_MADE_S: u64 = 2;
+
+/// Whether a link of the PFS is as the agent would make one under the new name. The kernel renames
+/// one to which the job gave an owner or a time: it keeps them.
+fn is_as_made(st: &libc::stat64, to: &Place) -> bool {
+    let parent = || kernel::stat_at(libc::AT_FDCWD, to.parent_on_pfs().ok()?.c_str()?, 0).ok();
+    let group = || match parent() {
+        Some(dir) if dir.st_mode & libc::S_ISGID != 0 => dir.st_gid,
+        _ => sys::fsgid(),
+    };
+    st.st_uid == sys::fsuid() && st.st_ctime.abs_diff(st.st_mtime) <= MAX_MADE_S && st.st_gid == group()
+}
+
+/// The target of the symbolic link that a name is, pending or on the PFS, which may be renamed by
+/// making another one.
+fn link_target(place: &Place, entry: &Entry, to: &Place) -> Result<Option<PathBuffer>> {
     if let Entry::Symlink(target) = entry {
         let mut copy = PathBuffer::front();
         copy.append(target.get()).ok_or(libc::ENAMETOOLONG)?;
         return Ok(Some(copy));
     }
     let mut path = place.on_pfs()?;
-    // (One with several names keeps them.)
-    if on_pfs(place).is_ok_and(|st| st.st_nlink > 1) {
+    // (One with several names keeps them. What is no link is not asked for a target.)
+    let is_link = |st: &libc::stat64| st.st_mode & libc::S_IFMT == libc::S_IFLNK;
+    if on_pfs(place).is_ok_and(|st| !is_link(&st) || st.st_nlink > 1 || !is_as_made(&st, to)) {
         return Ok(None);
     }
     Ok(kernel::read_link(path.c_str().ok_or(libc::ENAMETOOLONG)?).ok())
@@ -69,11 +86,11 @@ fn is_changed(to: &Place, entry: &Entry, watch: NameWatch, lock: &Journal<'_>) -
 pub fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool) -> Result<InTurn> {
     let root = from.root;
     // (Most are none. What calls beside this one do to a link is seen by the second look.)
-    if link_target(from, source)?.is_none() {
+    if link_target(from, source, to)?.is_none() {
         return Ok(InTurn::No);
     }
     let moved = NameWatch::exclusive(from);
-    let Some(target) = link_target(from, source)? else { return Ok(InTurn::No) };
+    let Some(target) = link_target(from, source, to)? else { return Ok(InTurn::No) };
     let target = target.get();
     let (dir, watch, there) = look_at_target(to)?;
     if !is_same(&to.root, &root) {
@@ -133,8 +150,13 @@ pub fn rename_link(from: &Place, to: &mut Place, source: &Entry, noreplace: bool
         whiteout.put(&Entry::Nothing)?;
     } else {
         let mut text = PathBuffer::front();
-        text.append(b"L").and_then(|()| text.append(target)).ok_or(libc::ENAMETOOLONG)?;
-        let link = tree::prepare(to, text.get())?;
+        if text.append(names::SYMLINK).and_then(|()| text.append(target)).is_none() {
+            return Ok(InTurn::No);
+        }
+        let link = match tree::prepare(to, text.get()) {
+            Err(libc::ENAMETOOLONG) => return Ok(InTurn::No),
+            link => link?,
+        };
         let whiteout = tree::prepare_second(from, names::WHITEOUT)?;
         append()?;
         link.put(&replaced)?;
@@ -162,7 +184,7 @@ pub fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Resu
         dir.may_change(from)?;
     }
     let from_dir = other.as_ref().unwrap_or(&dir);
-    let was_published = from_dir.lstat(from).is_ok();
+    let was_published = is_there(from_dir, from);
     let journal = Journal::lock(&root)?;
     let Entry::File(file) = tree::read(&root, from.rel())? else { return Ok(InTurn::No) };
     if !dir.is_at(to)? {
@@ -199,9 +221,7 @@ pub fn rename_pending(from: &mut Place, to: &mut Place, noreplace: bool) -> Resu
     let was_published = was_published || is_published(from_dir, from, &file);
     let flags = if was_published { flag::PUBLISHED } else { 0 };
     tree::make_parents(&root, to.rel())?;
-    // If something else came after it, the agent gives it this name before the next one.
-    let is_last = root.state().is_last_closed(file.id);
-    let may_appear = was_published || !is_last && !through::is_temporary(from.rel(), to.rel());
+    let may_appear = was_published || may_appear(from, file.id) && !through::is_temporary(from.rel(), to.rel());
     let whiteout = if may_appear { Some(tree::prepare(from, names::WHITEOUT)?) } else { None };
     let found = match &replaced {
         // What is pending there is published before, or left out.

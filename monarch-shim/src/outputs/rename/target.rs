@@ -20,7 +20,7 @@ use monarch_guest::sys::Fd;
 pub struct Target {
     /// Where it is.
     pub place: Place,
-    /// The staged file that had the name before, if it was open.
+    /// The pending file that had the name before.
     held: Option<Held>,
     /// Until the plain call has ended; that of the other name, if it lies below the same root.
     pub under_way: [Option<UnderWay>; 2],
@@ -81,9 +81,10 @@ impl Target {
         Ok(Self { place, held: None, under_way })
     }
 
-    /// After the rename. What had the name before is lost, as on the PFS. Without its data the
-    /// agent forgets it, and removes nothing on the PFS: a record of its removal would have the
-    /// agent remove the name. A rename that has failed leaves all as it was.
+    /// After the rename. What had the name before is lost, as on the PFS: its record has the agent
+    /// forget it and leave the name alone. The record comes before the data is removed: an agent
+    /// that finds the data gone cannot tell that the name was taken. A rename that has failed
+    /// leaves all as it was.
     pub fn end(&mut self, is_done: bool) -> Result<()> {
         let Self { place, held, under_way } = self;
         drop(core::mem::take(under_way));
@@ -102,16 +103,23 @@ impl Target {
             (Entry::File(file), Some(held)) if is_done && file.id == held.file.id => Some(*file),
             _ => None,
         };
+        // (Not if what is held was renamed by another process, or published, meanwhile.)
+        let is_taken = lost.is_some() && matches!(entry, Entry::File(_));
+        let close = |Held { file, fd }: Held| {
+            // (Where it could not be held, no descriptor is closed.)
+            if !is_taken && fd.is_none() {
+                return Ok(());
+            }
+            drop(fd);
+            let flags = if is_taken { flag::TAKEN } else { 0 };
+            journal.append(Op::Close, About { id: file.id, flags, ..About::default() }, b"", b"")
+        };
+        let recorded = held.map_or(Ok(()), close);
         if let Some(file) = &lost {
             drop_data(root, file);
             tree::take(place, &entry)?;
         }
-        if let Some(Held { file, fd: Some(fd) }) = held {
-            drop(fd);
-            let flags = if lost.is_some() { flag::TAKEN } else { 0 };
-            journal.append(Op::Close, About { id: file.id, flags, ..About::default() }, b"", b"")?;
-        }
-        Ok(())
+        recorded
     }
 }
 

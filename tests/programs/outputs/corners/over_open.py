@@ -294,5 +294,50 @@ def exchange_with_an_open_file():
     look("model", "new")
 
 
+@replay(barrier=True)
+def exchange_takes_what_is_open_in_directories_along():
+    for way in ("file", "directory", "both", "below", "nothing"):
+        os.makedirs(f"{way}/a/in")
+        if way == "file":
+            put(f"{way}/b", b"a file")
+        else:
+            os.makedirs(f"{way}/b/in")
+        publish()
+        writers = [begin(f"{way}/a/in/one"), begin(f"{way}/left")]
+        os.rename(f"{way}/left", f"{way}/a/two")
+        if way in ("both", "below"):
+            writers += [begin(f"{way}/b/in/one", b"other "), begin(f"{way}/b/three")]
+            os.rename(f"{way}/b/three", f"{way}/out")
+        put(f"{way}/a/closed", b"closed")
+        pair = ("a", "b") if way in ("file", "both") else ("b", "a")
+        if way == "below":
+            pair = ("a/in", "b/in")
+        elif way == "nothing":
+            pair = ("a/in", "missing")
+        fails(f"{way} {pair}", renameat2, *(f"{way}/{name}" for name in pair), EXCHANGE)
+        look(*(f"{way}/{name}" for name in ("a/in/one", "b/in/one", "a/two", "b/two", "a/closed", "b/closed", "out", "b/three")))
+        for fd in writers:
+            finish(fd)
+        look(*(f"{way}/{name}" for name in ("a/in/one", "b/in/one", "a/two", "b/two", "a/closed", "b/closed", "out")))
+
+
+@replay
+def exchange_with_what_is_missing():
+    """It waits for nothing."""
+    fd = begin("open")
+    put("pending", b"pending")
+    os.mkdir("dir")
+    for name in ("open", "pending", "dir"):
+        for missing in ("missing", "dir/missing", "missing/name", "pending/name", "open/name"):
+            for pair in ((name, missing), (missing, name)):
+                try:
+                    renameat2(*pair, EXCHANGE)
+                except OSError as e:
+                    say(pair, errno.errorcode[e.errno])
+    for pair in (("dir", "open/"), ("dir", "pending/")):
+        fails(pair, renameat2, *pair, EXCHANGE)
+    finish(fd)
+
+
 if __name__ == "__main__":
     main()

@@ -26,10 +26,10 @@ def failures(place, python, suite, staged):
     command = [python, "-m", "test", "-v", "--tempdir", scratch, suite]
     env = place.env | {"TMPDIR": scratch, "HOME": place.tmp}
     try:
-        done = subprocess.run(place.staged(*command) if staged else command, cwd=scratch, env=env, capture_output=True, text=True, errors="replace", timeout=400, stdin=subprocess.DEVNULL)
+        done = subprocess.run(place.staged(*command) if staged else command, cwd=scratch, env=env, capture_output=True, text=True, errors="replace", timeout=900, stdin=subprocess.DEVNULL)
         text = done.stdout + done.stderr
     except subprocess.TimeoutExpired as e:
-        text = (e.stdout or b"").decode(errors="replace") + "\nFAIL: timeout (after-400-s)\n"
+        text = (e.stdout or b"").decode(errors="replace") + "\nFAIL: timeout (after-900-s)\n"
     found = {m.group(1) or m.group(2) for m in map(RESULT.match, text.splitlines()) if m}
     ran = sum(int(n) for n in re.findall(r"^Ran (\d+) test", text, re.M))
     left = [f for at, _, files in os.walk(place.published) for f in files if f.startswith(".monarch-")]
