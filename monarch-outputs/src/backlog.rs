@@ -114,10 +114,15 @@ impl Backlog {
         status.oldest_open_ms = self.oldest_open_ns.map(age);
         status.held.clone_from(&self.held);
         status.notes = self.notes.iter().cloned().collect();
-        status.published = self.published;
-        status.published_bytes = self.published_bytes;
+        self.count(status);
         status.entries =
             self.entries.iter().map(|(entry, since)| PendingEntry { age_ms: age(*since), ..entry.clone() }).collect();
+    }
+
+    /// Fills in what was published.
+    pub const fn count(&self, status: &mut OutputStatus) {
+        status.published = self.published;
+        status.published_bytes = self.published_bytes;
     }
 }
 

@@ -253,8 +253,12 @@ fn replay(
     let mut opened = HashSet::new();
     let mut logged = entries.iter().filter(|entry| entry.begin().is_none()).peekable();
     let apply = |planner: &mut Planner, entry: &LogEntry| {
-        planner.replay_leaves(entry.place(), entry.id, entry.found());
-        planner.replay_done(entry.place(), entry.id, entry.checked_kind() == Some(Kind::Skip));
+        let is_skip = entry.checked_kind() == Some(Kind::Skip);
+        // (What was left out has left the PFS as it was.)
+        if !is_skip {
+            planner.replay_leaves(entry.place(), entry.id, entry.found());
+        }
+        planner.replay_done(entry.place(), entry.id, is_skip);
     };
     let (end, damage) = reader.read_past_damage(limit, |record| {
         while let Some(entry) = logged.next_if(|entry| entry.read < record.header.seq) {

@@ -6,6 +6,7 @@
 //! compare what the PFS has with what it had when the job made its call.
 
 use crate::copy::{Failure, is_part_of};
+use crate::plan::{Expectation, Guard};
 use crate::published::LogEntry;
 use crate::staging::StagingDir;
 use crate::target::{OutputTarget, TargetStat};
@@ -61,17 +62,25 @@ impl NewerCheck {
         &self,
         target: &dyn OutputTarget,
         path: &[u8],
-        expected: u64,
+        expected: &Expectation,
         staged: Option<&Staged>,
     ) -> Result<bool, Failure> {
-        if expected == found::UNKNOWN || !self.is_needed() {
+        if expected.found == found::UNKNOWN || !self.is_needed() {
             return Ok(false);
         }
         match target.stat(path) {
             Ok(st) => {
                 let now = found_of(&st);
-                let is_own = self.own.contains(&now) || staged.is_some_and(|staged| is_part_of(&st, staged));
-                Ok(now != expected && !is_own)
+                let is_it = |thing: &Guard| match thing {
+                    Guard::File(staged) => is_part_of(&st, staged),
+                    Guard::Symlink(text) => target.readlink(path).is_ok_and(|now| now == *text),
+                    Guard::Any | Guard::Nothing => false,
+                };
+                let is_own = || {
+                    let is_staged = staged.is_some_and(|staged| is_part_of(&st, staged));
+                    is_staged || self.own.contains(&now) || expected.own.iter().any(is_it)
+                };
+                Ok(now != expected.found && !is_own())
             }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(errno) => Err(Failure::new("stat", path)(errno)),

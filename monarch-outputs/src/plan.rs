@@ -40,12 +40,13 @@ mod step;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod unlogged;
 
 pub use entry::{Entry, FormerName};
 pub use file::{CopyState, LeftName, PlannedFile, join, parent};
 pub use opener::Opener;
 pub use place::{FOUND, Guard, Place};
-pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, FileStep, Note, Step, Vacate};
+pub use step::{Action, Claim, Committed, CopyRequest, Created, Dropped, Expectation, FileStep, Note, Step, Vacate};
 
 use monarch_abi::outputs::question::Subject;
 use monarch_abi::outputs::record::Record;

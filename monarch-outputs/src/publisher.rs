@@ -160,9 +160,9 @@ impl Publisher {
                 Err(failure) => Err(failure),
             },
             Action::Skip(_) => Ok(()),
-            Action::Unlink(path, guard) => self.names.unlink(path, guard, step.found),
+            Action::Unlink(path, guard) => self.names.unlink(path, guard, &step.expected),
             Action::Rmdir(path) => self.rmdir(path),
-            Action::Symlink(path, target) => self.names.symlink(path, target, step.found),
+            Action::Symlink(path, target) => self.names.symlink(path, target, &step.expected),
         };
         if let Err(failure) = done {
             return StepEnd::Failed(failure);
@@ -180,7 +180,7 @@ impl Publisher {
         if is_published {
             return Ok(false);
         }
-        self.names.is_newer(&file.target, step.found, Some(&file.staged))
+        self.names.is_newer(&file.target, &step.expected, Some(&file.staged))
     }
 
     /// Gives a copied file its name; `false` when its part file is lost.
@@ -201,7 +201,7 @@ impl Publisher {
         }
         // What was published under a former name has just been moved.
         for vacate in file.vacates.iter().filter(|vacate| vacate.name != part.path) {
-            self.names.unlink(&vacate.name, &vacate.guard, vacate.found)?;
+            self.names.unlink(&vacate.name, &vacate.guard, &vacate.expected)?;
         }
         if file.partial {
             self.names.notes.push(format!(

@@ -243,6 +243,8 @@ impl RootDrain {
             status.open = 1;
         }
         drop(plan);
+        // (What was published while the plan was asked counts.)
+        shared.view.backlog().count(&mut status);
         status.waits_for = shared.order.names();
         status.held = status.held.or_else(|| shared.order.held());
         status

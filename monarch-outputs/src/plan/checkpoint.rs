@@ -18,6 +18,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// First bytes of a checkpoint: magic and version.
 const MAGIC: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x01");
+/// The same of one that ends with what earlier agents may have put at names and not logged.
+const MAGIC_UNLOGGED: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x02");
 /// Where the contents begin.
 const HEAD_BYTES: usize = 16;
 
@@ -61,15 +63,25 @@ pub(super) fn encode(tables: &mut Tables, leftovers: &[Dropped]) -> Option<Vec<u
         out.text(part_dir);
         out.text(name);
     });
+    let unlogged: Vec<_> = tables.unlogged.all().filter(|(name, key, _)| is_lone(tables, name, *key)).collect();
+    let magic = if unlogged.is_empty() { MAGIC } else { MAGIC_UNLOGGED };
+    if magic == MAGIC_UNLOGGED {
+        out.list(unlogged.into_iter(), |out, (name, key, thing)| {
+            out.text(name);
+            out.key(key);
+            out.guard(thing);
+        });
+    }
     let sum = xxh3_64(&out.0);
-    Some([&MAGIC.to_le_bytes()[..], &sum.to_le_bytes(), &out.0].concat())
+    Some([&magic.to_le_bytes()[..], &sum.to_le_bytes(), &out.0].concat())
 }
 
 /// The plan that [`encode`] has put into bytes.
 pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
     let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
-    let (magic, sum) = head.split_at(8);
-    if magic != MAGIC.to_le_bytes() || sum != xxh3_64(rest).to_le_bytes() {
+    let mut head = Reader(head);
+    let (magic, sum) = (head.number()?, head.number()?);
+    if ![MAGIC, MAGIC_UNLOGGED].contains(&magic) || sum != xxh3_64(rest) {
         return None;
     }
     let mut from = Reader(rest);
@@ -94,6 +106,10 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
     }
     let claims = from.list(|from| Some((from.text()?, from.key()?, from.claim()?, from.number()?)))?;
     for (name, key, claim, found) in claims {
+        // (The agent that kept the plan has gone on since.)
+        if let Some(thing) = claim.thing() {
+            tables.unlogged.add(&name, key, thing);
+        }
         tables.claims.set(&name, key, claim);
         tables.expected.set(key, found);
     }
@@ -108,7 +124,18 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
     }
     tables.dropped =
         from.list(|from| Some(Dropped { staged: from.staged()?, part_dir: from.text()?, name: from.text()? }))?;
+    if magic == MAGIC_UNLOGGED {
+        for (name, key, thing) in from.list(|from| Some((from.text()?, from.key()?, from.guard()?)))? {
+            tables.unlogged.add(&name, key, thing);
+        }
+    }
     from.0.is_empty().then_some(tables)
+}
+
+/// Whether what an earlier agent may have put at a name is not what a claim says as well, and may
+/// matter to one.
+fn is_lone(tables: &Tables, name: &[u8], key: ClaimKey) -> bool {
+    tables.claims.has(name) && tables.claims.at(name, key).and_then(Claim::thing).is_none()
 }
 
 /// Forgets what is expected for claims and entries that are no more.
@@ -385,7 +412,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Planner;
+    use crate::plan::{Expectation, Planner};
     use monarch_abi::outputs::found;
     use monarch_abi::outputs::record::{Header, Op, Record, flag};
 
@@ -491,6 +518,34 @@ mod tests {
         let again = Planner::of_checkpoint(&planner.checkpoint(&[]).unwrap()).unwrap();
         assert_eq!(of_former(&again), of_former(&planner));
         assert_ne!(of_former(&again), found::UNKNOWN);
+    }
+
+    #[test]
+    fn what_earlier_agents_may_have_published_is_kept() {
+        let mut planner = Planner::default();
+        planner.begin_replay();
+        let staged = Staged { id: 1, dev: 1, ino: 1001, uid: 2, gid: 3 };
+        let mut put = |seq, op, flags, a: &[u8], b: &[u8]| {
+            let header = Header { seq, id: 1, flags, found: found::NOTHING, ..Header::default() };
+            planner.record(&Record { header, op, a, b });
+        };
+        put(1, Op::Open, flag::NEW, b"a", &staged.name());
+        put(2, Op::Close, 0, b"", b"");
+        put(3, Op::Unlink, flag::PUBLISHED, b"a", b"");
+        planner.end_replay();
+        let expected = |planner: &Planner| planner.next_step().unwrap().expected;
+        assert_eq!(expected(&planner), Expectation { found: found::NOTHING, own: vec![Guard::File(staged)] });
+        for _ in 0..2 {
+            let again = Planner::of_checkpoint(&planner.checkpoint(&[]).unwrap()).unwrap();
+            assert_eq!(expected(&again), expected(&planner));
+            planner = again;
+        }
+        let step = planner.next_step().unwrap();
+        planner.begin(&step);
+        planner.leaves(&step, found::NOTHING);
+        planner.commit(&step);
+        let bytes = planner.checkpoint(&[]).unwrap();
+        assert_eq!(bytes[..8], MAGIC.to_le_bytes());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::step::Claim;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 
 /// Order of claims on a name: the record, and which of its names.
 pub(super) type ClaimKey = (u64, u32);
@@ -25,6 +24,11 @@ impl Claims {
             self.0.remove(name);
         }
         claim
+    }
+
+    /// A claim on a name.
+    pub(super) fn at(&self, name: &[u8], key: ClaimKey) -> Option<&Claim> {
+        self.0.get(name)?.get(&key)
     }
 
     /// Whether there is any claim on a name.
@@ -53,10 +57,9 @@ impl Claims {
         self.0.get(name)?.last_key_value().map(|(key, claim)| (*key, claim))
     }
 
-    /// The claims on a name that came after one.
-    pub(super) fn after(&self, name: &[u8], key: ClaimKey) -> impl Iterator<Item = ClaimKey> + use<'_> {
-        let behind = (Bound::Excluded(key), Bound::Unbounded);
-        self.0.get(name).into_iter().flat_map(move |claims| claims.range(behind).map(|(key, _)| *key))
+    /// A claim on a name, and those that came after it.
+    pub(super) fn since(&self, name: &[u8], key: ClaimKey) -> impl Iterator<Item = ClaimKey> + use<'_> {
+        self.0.get(name).into_iter().flat_map(move |claims| claims.range(key..).map(|(key, _)| *key))
     }
 
     /// All names, with all claims on each.

@@ -109,7 +109,7 @@ impl PlannedFile {
     /// lies below the other now.
     pub fn exchanged(&mut self, a: &[u8], b: &[u8]) {
         let exchange = |path: &mut Vec<u8>| {
-            if let Some(moved) = moved_path(path, a, b).or_else(|| moved_path(path, b, a)) {
+            if let Some(moved) = exchanged_path(path, a, b) {
                 *path = moved;
             }
         };
@@ -135,9 +135,14 @@ impl PlannedFile {
 }
 
 /// Where a path lies after `from` was renamed to `to`, if it is that or lies below it.
-fn moved_path(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn moved_path(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
     let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))?;
     Some([to, rest].concat())
+}
+
+/// Where a path lies after two names were exchanged, if it is one of them or lies below it.
+pub(super) fn exchanged_path(path: &[u8], a: &[u8], b: &[u8]) -> Option<Vec<u8>> {
+    moved_path(path, a, b).or_else(|| moved_path(path, b, a))
 }
 
 /// The directory of a path below the output root; empty for the root.

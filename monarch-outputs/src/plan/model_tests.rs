@@ -9,6 +9,7 @@
 mod two_nodes_tests;
 
 use super::*;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Header, Op, Record, flag};
 use proptest::prelude::*;
@@ -41,6 +42,17 @@ struct Node {
     version: u64,
 }
 
+impl Node {
+    /// What records and the log say of it.
+    fn found(&self) -> u64 {
+        match &self.thing {
+            Thing::File(id) => found::thing(*id, self.version, 0),
+            Thing::Symlink(target) => found::thing(u64::from(target[0]), 0, 1),
+            Thing::Pipe(number) => found::thing(*number, 0, 2),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shown {
     File(u64),
@@ -55,6 +67,7 @@ struct Written {
     id: u64,
     flags: u16,
     node_news: u32,
+    found: u64,
     a: Vec<u8>,
     b: Vec<u8>,
 }
@@ -76,11 +89,13 @@ struct Logged {
     place: Place,
     id: u64,
     is_skip: bool,
+    /// What was published, as the PFS has it.
+    found: u64,
 }
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 30, because it stands for three programs. Methods: 42, for the same reason.
+/// Fields: 31, because it stands for three programs. Methods: 47, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -120,6 +135,8 @@ struct World {
     batch: Vec<Step>,
     touched: BTreeSet<Vec<u8>>,
     log: Vec<Logged>,
+    /// What the agent and those before it know to have published.
+    own: BTreeSet<u64>,
     /// The plan that the agent has kept last: log and records before it are not read again.
     checkpoint: Option<Vec<u8>>,
     /// The last record that was published, of all commits.
@@ -214,7 +231,14 @@ impl World {
     fn append(&mut self, op: Op, id: u64, flags: u16, a: &[u8], b: &[u8]) {
         let seq = self.journal.len() as u64 + 1;
         let node_news = self.node_news;
-        self.journal.push(Written { seq, op, id, flags, node_news, a: a.to_vec(), b: b.to_vec() });
+        let found = match op {
+            Op::Open if flags & flag::NEW != 0 => self.found(a),
+            Op::Unlink => self.found(a),
+            Op::Rename => self.found(b),
+            Op::Symlink | Op::RenameLink => found::NOTHING,
+            _ => found::UNKNOWN,
+        };
+        self.journal.push(Written { seq, op, id, flags, node_news, found, a: a.to_vec(), b: b.to_vec() });
         self.history.push(BTreeMap::new());
         self.remember();
     }
@@ -236,6 +260,15 @@ impl World {
             Some(Shown::Symlink(target)) => Some(Thing::Symlink(target.clone())),
             Some(Shown::Whiteout) => None,
             None => self.pfs.get(name).map(|node| node.thing.clone()),
+        }
+    }
+
+    /// What the job finds on the PFS at a name.
+    fn found(&self, name: &[u8]) -> u64 {
+        match self.shown.get(name) {
+            Some(Shown::File(_) | Shown::Symlink(_)) => found::UNKNOWN,
+            Some(Shown::Whiteout) => found::NOTHING,
+            None => self.pfs.get(name).map_or(found::NOTHING, Node::found),
         }
     }
 
@@ -358,6 +391,9 @@ impl World {
                 let id = *id;
                 may_appear |= self.may_appear(id);
                 self.append(Op::Unlink, id, flags, name, b"");
+                if self.open.get(&id).is_some_and(|open| *open > 0) {
+                    self.data.remove(&id);
+                }
             }
             // At once, whatever opens the agent has not read.
             None if !self.is_pending() || is_pipe => {
@@ -388,7 +424,7 @@ impl World {
 
     fn rename_link(&mut self, from: &[u8], to: &[u8]) {
         let Some(Shown::Symlink(target)) = self.shown.get(from).cloned() else { return };
-        if from == to || matches!(self.shown.get(to), Some(Shown::File(_))) {
+        if from == to || matches!(self.shown.get(to), Some(Shown::File(_))) || self.pfs.contains_key(to) {
             return;
         }
         self.plain.insert(to.to_vec(), Thing::Symlink(target.clone()));
@@ -454,6 +490,7 @@ impl World {
             id: written.id,
             flags: written.flags,
             node_news: written.node_news,
+            found: written.found,
             ..Header::default()
         };
         planner.record(&Record { header, op: written.op, a: &written.a, b: &written.b });
@@ -557,6 +594,7 @@ impl World {
             self.planner.fail(step.place);
             return self.commit();
         }
+        self.check_newer(&step);
         let before = self.pfs.clone();
         let is_done = match &step.action {
             Action::Publish(file) => self.publish(file),
@@ -629,9 +667,52 @@ impl World {
         }
         self.copied.get_mut(&id).unwrap().already = Some(file.target.clone());
         for vacate in &file.vacates {
+            if vacate.guard == Guard::Any {
+                self.check_expected(&vacate.name, &vacate.expected);
+            }
             self.remove(&vacate.name, &vacate.guard);
         }
         true
+    }
+
+    /// What a step replaces or removes is never taken for something that others have put there.
+    fn check_newer(&self, step: &Step) {
+        match &step.action {
+            Action::Publish(file) => {
+                let already = self.copied.get(&file.staged.id).and_then(|made| made.already.as_ref());
+                if already != Some(&file.target) {
+                    let mut expected = step.expected.clone();
+                    expected.own.push(Guard::File(file.staged));
+                    self.check_expected(&file.target, &expected);
+                }
+            }
+            Action::Unlink(path, Guard::Any) => self.check_expected(path, &step.expected),
+            Action::Symlink(path, target) => {
+                let mut expected = step.expected.clone();
+                expected.own.push(Guard::Symlink(target.clone()));
+                self.check_expected(path, &expected);
+            }
+            Action::Unlink(..) | Action::Skip(_) | Action::Rmdir(_) => {}
+        }
+    }
+
+    fn check_expected(&self, name: &[u8], expected: &Expectation) {
+        let Some(node) = self.pfs.get(name).filter(|_| expected.found != found::UNKNOWN) else { return };
+        let is_it = |thing: &Guard| match thing {
+            Guard::File(staged) => node.thing == Thing::File(staged.id),
+            Guard::Symlink(target) => node.thing == Thing::Symlink(target.clone()),
+            Guard::Any | Guard::Nothing => false,
+        };
+        let is_own = self.own.contains(&node.found()) || expected.own.iter().any(is_it);
+        assert!(node.found() == expected.found || is_own, "{name:?} is {node:?}, taken for newer: {expected:?}");
+    }
+
+    /// What a step has left, as the log has it.
+    fn left_by(&self, step: &Step) -> u64 {
+        match &step.action {
+            Action::Publish(file) => self.pfs.get(&file.target).map_or(found::UNKNOWN, Node::found),
+            _ => found::UNKNOWN,
+        }
     }
 
     fn write_log(&mut self) {
@@ -641,7 +722,9 @@ impl World {
                 Action::Skip(staged) => (staged.id, true),
                 _ => (0, false),
             };
-            self.log.push(Logged { read: step.read, place: step.place, id, is_skip });
+            let found = self.left_by(step);
+            self.own.extend((found != found::UNKNOWN).then_some(found));
+            self.log.push(Logged { read: step.read, place: step.place, id, is_skip, found });
         }
     }
 
@@ -652,6 +735,8 @@ impl World {
         self.write_log();
         self.read(usize::MAX);
         for step in std::mem::take(&mut self.batch) {
+            let left = self.left_by(&step);
+            self.planner.leaves(&step, left);
             let committed = self.planner.commit(&step);
             self.reached = self.reached.max(step.place.seq);
             if let Some(file) = committed.file {
@@ -710,16 +795,23 @@ impl World {
         let kept = self.checkpoint.as_ref().map(|bytes| Planner::of_checkpoint(bytes).unwrap());
         let mut planner = kept.unwrap_or_default();
         planner.begin_replay();
+        let replay = |planner: &mut Planner, entry: &Logged| {
+            if !entry.is_skip {
+                planner.replay_leaves(entry.place, entry.id, entry.found);
+            }
+            planner.replay_done(entry.place, entry.id, entry.is_skip);
+        };
         let mut logged = self.log.iter().peekable();
         for written in &self.journal {
             while let Some(entry) = logged.next_if(|entry| entry.read < written.seq) {
-                planner.replay_done(entry.place, entry.id, entry.is_skip);
+                replay(&mut planner, entry);
             }
             Self::feed(&mut planner, written);
         }
         for entry in logged {
-            planner.replay_done(entry.place, entry.id, entry.is_skip);
+            replay(&mut planner, entry);
         }
+        self.own = self.log.iter().map(|entry| entry.found).filter(|found| *found != found::UNKNOWN).collect();
         planner.end_replay();
         self.planner = planner;
         self.read(0);

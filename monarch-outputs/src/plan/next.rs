@@ -77,11 +77,6 @@ pub(super) fn next_step(tables: &Tables) -> Option<Step> {
     if tables.open_files().any(is_unsure) {
         return None;
     }
-    let key = match entry {
-        Entry::File(id) => (tables.files.get(id)?.bound, 0),
-        Entry::Former(_, former) => (former.bound, 0),
-        _ => (place.seq, place.sub),
-    };
     let action = match entry {
         Entry::File(id) => {
             let file = tables.files.get(id)?;
@@ -100,21 +95,32 @@ pub(super) fn next_step(tables: &Tables) -> Option<Step> {
         Entry::Rmdir(path, _) => Action::Rmdir(path.clone()),
         Entry::Symlink(path, target, _) => Action::Symlink(path.clone(), target.clone()),
     };
-    Some(Step { place, read: tables.queue.last_seq(), action, found: tables.expected.of(key) })
+    let key = match entry {
+        Entry::File(id) => (tables.files.get(id)?.bound, 0),
+        Entry::Former(_, former) => (former.bound, 0),
+        _ => (place.seq, place.sub),
+    };
+    let name = match &action {
+        Action::Publish(file) => file.target.as_slice(),
+        Action::Unlink(path, _) | Action::Rmdir(path) | Action::Symlink(path, _) => path,
+        Action::Skip(_) => b"",
+    };
+    let expected = tables.expectation(name, key);
+    Some(Step { place, read: tables.queue.last_seq(), action, expected })
 }
 
 /// Names to remove after the publication of a file.
 fn vacates(tables: &Tables, file: &PlannedFile) -> Vec<Vacate> {
     let mut vacates: Vec<Vacate> = Vec::new();
     for LeftName { seq, name, guard, .. } in &file.left {
-        let found = tables.expected.of((*seq, 1));
         if *guard == Guard::Nothing || *name == file.name {
             continue;
         }
+        let expected = tables.expectation(name, (*seq, 1));
         match vacates.iter_mut().find(|vacate| vacate.name == *name) {
             // The last time that it was left counts.
-            Some(vacate) => (vacate.guard, vacate.found) = (guard.clone(), found),
-            None => vacates.push(Vacate { name: name.clone(), guard: guard.clone(), found }),
+            Some(vacate) => (vacate.guard, vacate.expected) = (guard.clone(), expected),
+            None => vacates.push(Vacate { name: name.clone(), guard: guard.clone(), expected }),
         }
     }
     vacates

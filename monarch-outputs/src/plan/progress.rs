@@ -75,22 +75,22 @@ pub(super) fn leaves(tables: &mut Tables, step: &Step, found: u64) {
         (Action::Publish(file), _) => match tables.files.get(&file.staged.id) {
             // It may have been renamed since.
             Some(planned) => (planned.bound.min(step.place.seq), 0),
-            None => return,
+            // Or removed.
+            None => (step.place.seq, 0),
         },
         _ => (step.place.seq, step.place.sub),
     };
     match &step.action {
         Action::Publish(file) => {
             tables.found_after(&file.target, key, found);
-            for vacate in &file.vacates {
+            for vacate in file.vacates.iter().filter(|vacate| vacate.guard == Guard::Any) {
                 tables.found_after(&vacate.name, (step.place.seq, 1), found::NOTHING);
             }
         }
-        // (Of the overlay alone: the PFS is not asked.)
-        Action::Unlink(_, Guard::Nothing) => {}
-        Action::Unlink(path, _) | Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
+        Action::Unlink(path, Guard::Any) | Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
         Action::Symlink(path, _) => tables.found_after(path, key, found::UNKNOWN),
-        Action::Skip(_) => {}
+        // (Where something else has the name, a removal of one thing leaves it.)
+        Action::Unlink(..) | Action::Skip(_) => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the records of the journal change.
 
 use super::entry::{Entry, FormerName};
-use super::file::{CopyState, LeftName, PlannedFile, parent, renamed_dirs};
+use super::file::{CopyState, LeftName, PlannedFile, exchanged_path, moved_path, parent, renamed_dirs};
 use super::opener::Opener;
 use super::place::{Guard, Place};
 use super::removals::unlinked;
@@ -59,7 +59,7 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
     let replaces = is_there && !tables.claims.last(record.a).is_some_and(|last| tables.is_removal(last));
     tables.expect(record.a, (seq, 0), head.found);
     tables.cover(record.a);
-    tables.claims.set(record.a, (seq, 0), Claim::File(staged));
+    tables.claim_thing(record.a, (seq, 0), Claim::File(staged));
     tables.open.insert(head.id);
     let file = PlannedFile {
         staged,
@@ -112,9 +112,11 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
         return;
     }
     if head.id == 0 && head.flags & flag::EXCHANGE != 0 {
+        tables.unlogged.move_names(|path| exchanged_path(path, record.a, record.b));
         return places_changed(tables, |file| file.exchanged(record.a, record.b));
     }
     if head.id == 0 && head.flags & flag::PARENT != 0 {
+        tables.unlogged.move_names(|path| moved_path(path, record.a, record.b));
         return places_changed(tables, |file| file.moved(record.a, record.b));
     }
     let Some(file) = tables.files.get(&head.id) else {
@@ -144,7 +146,7 @@ fn renamed(tables: &mut Tables, record: &Record<'_>) {
         Guard::Nothing
     };
     tables.claims.remove(&old, (bound, 0));
-    tables.claims.set(record.b, (seq, 0), Claim::File(staged));
+    tables.claim_thing(record.b, (seq, 0), Claim::File(staged));
     tables.claims.set(&old, (seq, 1), if guard == Guard::Any { Claim::Absent } else { Claim::Left });
     tables.leaving.insert(head.id);
     let Some(file) = tables.files.get_mut(&head.id) else { return };
@@ -205,7 +207,7 @@ fn linked(tables: &mut Tables, record: &Record<'_>, name: &[u8], target: &[u8]) 
     let (seq, time_ns) = (record.header.seq, record.header.time_ns);
     tables.expect(name, (seq, 0), record.header.found);
     tables.cover(name);
-    tables.claims.set(name, (seq, 0), Claim::Symlink(target.to_vec()));
+    tables.claim_thing(name, (seq, 0), Claim::Symlink(target.to_vec()));
     tables.queue.insert(Place { seq, sub: 0 }, Entry::Symlink(name.to_vec(), target.to_vec(), time_ns));
 }
 

@@ -3,6 +3,15 @@
 use super::place::{Guard, Place};
 use monarch_abi::outputs::names::Staged;
 
+/// What the PFS may have at a name when the turn of a step comes, unless others have changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    /// What it had when the job made its call: [`monarch_abi::outputs::found`].
+    pub found: u64,
+    /// What an earlier agent may have put there since and not logged.
+    pub own: Vec<Guard>,
+}
+
 /// A name to remove with a publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vacate {
@@ -10,8 +19,8 @@ pub struct Vacate {
     pub name: Vec<u8>,
     /// Which thing of that name.
     pub guard: Guard,
-    /// What the PFS is expected to have there: [`monarch_abi::outputs::found`].
-    pub found: u64,
+    /// What the PFS is expected to have there.
+    pub expected: Expectation,
 }
 
 /// A file to publish.
@@ -57,9 +66,8 @@ pub struct Step {
     pub read: u64,
     /// What to do.
     pub action: Action,
-    /// What the PFS is expected to have at the name that the step gives or removes:
-    /// [`monarch_abi::outputs::found`].
-    pub found: u64,
+    /// What the PFS is expected to have at the name that the step gives or removes.
+    pub expected: Expectation,
 }
 
 impl Step {
@@ -127,6 +135,17 @@ pub enum Claim {
     RemovedDir,
     /// A symbolic link to be, with its target.
     Symlink(Vec<u8>),
+}
+
+impl Claim {
+    /// What the agent puts at the name, if anything.
+    pub(super) fn thing(&self) -> Option<Guard> {
+        match self {
+            Self::File(staged) => Some(Guard::File(*staged)),
+            Self::Symlink(target) => Some(Guard::Symlink(target.clone())),
+            Self::Absent | Self::Left | Self::RemovedDir => None,
+        }
+    }
 }
 
 /// What a committed step leaves.

@@ -7,7 +7,8 @@ use super::file::{CopyState, LeftName, PlannedFile, parent};
 use super::place::{Guard, Place};
 use super::queue::Queue;
 use super::replay::Replay;
-use super::step::{Claim, Created, Dropped, Note};
+use super::step::{Claim, Created, Dropped, Expectation, Note};
+use super::unlogged::Unlogged;
 use monarch_abi::outputs::found;
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,6 +22,7 @@ pub(super) struct Tables {
     pub(super) queue: Queue,
     pub(super) claims: Claims,
     pub(super) expected: Expected,
+    pub(super) unlogged: Unlogged,
     pub(super) replay: Replay,
     pub(super) created: Vec<Created>,
     pub(super) dropped: Vec<Dropped>,
@@ -41,18 +43,47 @@ impl Tables {
     }
 
     /// What the PFS has at a name before a claim that is about to be made: as the record says, or
-    /// what the last claim on the name expects.
+    /// what the last claim on the name expects. (A name that the job has removed is nothing to it,
+    /// whatever the PFS still has.)
     pub(super) fn expect(&mut self, name: &[u8], key: ClaimKey, found: u64) {
-        let before = || self.claims.last(name).map_or(found::UNKNOWN, |(key, _)| self.expected.of(key));
-        let found = if found == found::UNKNOWN { before() } else { found };
-        self.expected.set(key, found);
+        let last = self.claims.last(name).filter(|_| matches!(found, found::UNKNOWN | found::NOTHING));
+        self.expected.set(key, last.map_or(found, |(last, _)| self.expected.of(last)));
     }
 
-    /// A name has this on the PFS since the turn of a claim: later claims on it find that.
-    pub(super) fn found_after(&mut self, name: &[u8], key: ClaimKey, found: u64) {
-        for later in self.claims.after(name, key) {
-            self.expected.set(later, found);
+    /// What the PFS may have at a name when the turn of a claim comes. (An earlier agent may have
+    /// done what comes later: a file that was open then had no turn.)
+    pub(super) fn expectation(&self, name: &[u8], key: ClaimKey) -> Expectation {
+        Expectation { found: self.expected.of(key), own: self.unlogged.of(name) }
+    }
+
+    /// A file or a link gets a name.
+    pub(super) fn claim_thing(&mut self, name: &[u8], key: ClaimKey, claim: Claim) {
+        if self.replay.is_running
+            && let Some(thing) = claim.thing()
+        {
+            self.unlogged.add(name, key, thing);
         }
+        self.claims.set(name, key, claim);
+    }
+
+    /// A name has this on the PFS since the turn of a claim: later claims on it find that, and this
+    /// one if it has another turn.
+    pub(super) fn found_after(&mut self, name: &[u8], key: ClaimKey, found: u64) {
+        self.unlogged.known_after(name, key);
+        let formers = self.former_claims(name).filter(|former| *former > key);
+        let claims: Vec<ClaimKey> = self.claims.since(name, key).chain(formers).collect();
+        for claim in claims {
+            self.expected.set(claim, found);
+        }
+    }
+
+    /// Claims of files on a name that they have left since, and get in their turn.
+    fn former_claims(&self, name: &[u8]) -> impl Iterator<Item = ClaimKey> {
+        let turns = self.leaving.iter().filter_map(|id| self.files.get(id)).flat_map(|file| &file.turns);
+        turns.filter_map(move |turn| match self.queue.get(*turn) {
+            Some(Entry::Former(_, former)) if former.name == name => Some((former.bound, 0)),
+            _ => None,
+        })
     }
 
     pub(super) fn set_place(&mut self, id: u64, place: Place) {

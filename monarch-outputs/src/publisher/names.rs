@@ -3,7 +3,7 @@
 
 use crate::copy::Failure;
 use crate::newer::NewerCheck;
-use crate::plan::{Guard, join, parent};
+use crate::plan::{Expectation, Guard, join, parent};
 use crate::target::OutputTarget;
 use monarch_abi::outputs::names::{Staged, parse_part, part_name};
 use rustix::io::Errno;
@@ -47,12 +47,17 @@ pub(super) fn unless_missing(result: Result<(), Errno>) -> Result<(), Errno> {
 
 impl Names {
     /// Whether a name has something newer than what was expected there.
-    pub(super) fn is_newer(&self, path: &[u8], expected: u64, staged: Option<&Staged>) -> Result<bool, Failure> {
+    pub(super) fn is_newer(
+        &self,
+        path: &[u8],
+        expected: &Expectation,
+        staged: Option<&Staged>,
+    ) -> Result<bool, Failure> {
         self.newer.is_newer(self.target.as_ref(), path, expected, staged)
     }
 
     /// Removes a name, if it is what is meant.
-    pub(super) fn unlink(&mut self, path: &[u8], guard: &Guard, expected: u64) -> Result<(), Failure> {
+    pub(super) fn unlink(&mut self, path: &[u8], guard: &Guard, expected: &Expectation) -> Result<(), Failure> {
         match self.unlink_inside(path, guard, expected) {
             Err(failure) if !failure.is_of_tier && failure.errno == Errno::XDEV => {
                 self.keep_outside(path);
@@ -62,7 +67,7 @@ impl Names {
         }
     }
 
-    fn unlink_inside(&mut self, path: &[u8], guard: &Guard, expected: u64) -> Result<(), Failure> {
+    fn unlink_inside(&mut self, path: &[u8], guard: &Guard, expected: &Expectation) -> Result<(), Failure> {
         let fail = || Failure::new("remove", path);
         let is_meant = match guard {
             Guard::Any if self.is_newer(path, expected, None)? => {
@@ -162,7 +167,7 @@ impl Names {
     }
 
     /// Makes a symbolic link.
-    pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], expected: u64) -> Result<(), Failure> {
+    pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], expected: &Expectation) -> Result<(), Failure> {
         let fail = || Failure::new("make the symbolic link", path);
         match self.target.symlink(path, target) {
             Ok(()) => {}

@@ -1,6 +1,7 @@
 //! What the PFS has got since the job wrote something, while there was no agent.
 
-use super::World;
+use super::shim::Shim;
+use super::{World, tree};
 use monarch_outputs::recovery::{RecoverReport, recover};
 use monarch_outputs::target::doubles::Call;
 use rustix::io::Errno;
@@ -142,5 +143,57 @@ fn an_agent_replaces_what_others_have_written_unless_calls_of_the_job_went_past_
         let (text, count) = if is_overtaken { ("newer", 1) } else { ("second", 0) };
         assert_eq!(content(&world, "model").as_deref(), Some(text));
         assert_eq!(kept(&world).len(), count);
+    }
+}
+
+/// The agent has given a name to a file, or made a link, and is killed before it has logged that.
+#[test]
+fn what_a_killed_agent_has_not_logged_is_not_taken_for_newer() {
+    type Change = fn(&Shim);
+    let changes: [(Change, &[(&str, &str)]); 5] = [
+        (|shim| shim.unlink("model"), &[]),
+        (|shim| drop(shim.write("model", b"second")), &[("model", "second")]),
+        (
+            |shim| {
+                shim.write("tmp", b"second");
+                shim.rename("tmp", "model");
+            },
+            &[("model", "second")],
+        ),
+        (
+            |shim| {
+                shim.unlink("model");
+                shim.symlink("model", "other");
+            },
+            &[("model", "-> other")],
+        ),
+        (
+            |shim| {
+                shim.unlink("model");
+                shim.write("model", b"second");
+                shim.rename("model", "renamed");
+            },
+            &[("renamed", "second")],
+        ),
+    ];
+    for is_link in [false, true] {
+        for (at, (change, expected)) in changes.iter().enumerate() {
+            let mut world = World::new();
+            let shim = world.shim();
+            world.fault(Call::SyncDir, 0, u64::MAX, Errno::IO);
+            let first = if is_link { "-> first" } else { "first" };
+            if is_link {
+                shim.symlink("model", "first");
+            } else {
+                shim.write("model", b"first");
+            }
+            while content(&world, "model").as_deref() != Some(first) {
+                std::thread::yield_now();
+            }
+            change(&shim);
+            let report = recovered(&mut world);
+            assert!(report.is_done, "{at}, {is_link}: {report:?}");
+            assert_eq!(world.pfs(), tree(expected), "{at}, {is_link}");
+        }
     }
 }
