@@ -235,6 +235,9 @@ fn plan_at(staging: &StagingDir, begin: &LogBegin) -> Result<Planner, OutputsErr
         return Ok(Planner::after(begin.seq));
     };
     let plan = file.read(staging.dir()).map_err(OutputsError::io("read the plan in", staging.path()))?;
+    if plan.as_deref().is_some_and(Planner::is_newer_checkpoint) {
+        return Err(OutputsError::Newer { path: file.path(staging.path()) });
+    }
     let plan = plan.and_then(|bytes| Planner::of_checkpoint(&bytes)).filter(|plan| plan.last_seq() == begin.seq);
     plan_file::remove_others(staging.dir(), begin.plan);
     plan.ok_or_else(|| OutputsError::LogDamaged { staging: staging.path().to_owned() })

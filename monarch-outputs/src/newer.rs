@@ -9,7 +9,7 @@ use crate::copy::{Failure, is_part_of};
 use crate::plan::{Expectation, Guard};
 use crate::published::LogEntry;
 use crate::staging::StagingDir;
-use crate::target::{OutputTarget, TargetStat};
+use crate::target::{Kind, OutputTarget, TargetStat};
 use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::Staged;
 use rustix::io::Errno;
@@ -71,9 +71,10 @@ impl NewerCheck {
         match target.stat(path) {
             Ok(st) => {
                 let now = found_of(&st);
+                let text = (st.kind == Kind::Symlink).then(|| target.readlink(path).ok()).flatten();
                 let is_it = |thing: &Guard| match thing {
                     Guard::File(staged) => is_part_of(&st, staged),
-                    Guard::Symlink(text) => target.readlink(path).is_ok_and(|now| now == *text),
+                    Guard::Symlink(target) => text.as_ref() == Some(target),
                     Guard::Any | Guard::Nothing => false,
                 };
                 let is_own = || {

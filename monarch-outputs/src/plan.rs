@@ -55,7 +55,7 @@ use tables::Tables;
 
 /// The plan of one output root.
 ///
-/// Methods: 42, because it is the whole interface of the plan: each hands its tables to a room.
+/// Methods: 43, because it is the whole interface of the plan: each hands its tables to a room.
 #[derive(Debug, Default)]
 pub struct Planner {
     tables: Tables,
@@ -126,7 +126,7 @@ impl Planner {
     }
 
     /// A step, which is about to be committed, has left this on the PFS
-    /// ([`monarch_abi::outputs::found`]): later claims on the name find that.
+    /// ([`monarch_abi::outputs::found`]): what claims on the name have later turns finds that.
     pub fn leaves(&mut self, step: &Step, found: u64) {
         progress::leaves(&mut self.tables, step, found);
     }
@@ -139,7 +139,9 @@ impl Planner {
     /// A step is done and logged. All records that were appended before the caller took the lock of
     /// the journal have been read.
     pub fn commit(&mut self, step: &Step) -> Committed {
-        progress::commit(&mut self.tables, step)
+        let committed = progress::commit(&mut self.tables, step);
+        self.tables.forget_unlogged(&committed.names);
+        committed
     }
 
     // --- names ---
@@ -285,6 +287,12 @@ impl Planner {
     /// `leftovers`: files that were dropped, and of which something is still there.
     pub fn checkpoint(&mut self, leftovers: &[Dropped]) -> Option<Vec<u8>> {
         checkpoint::encode(&mut self.tables, leftovers)
+    }
+
+    /// Whether bytes are a [`Self::checkpoint`] of a newer version.
+    #[must_use]
+    pub fn is_newer_checkpoint(bytes: &[u8]) -> bool {
+        checkpoint::is_of_newer_version(bytes)
     }
 
     /// The plan of a [`Self::checkpoint`]; `None` if it is none.

@@ -7,6 +7,7 @@ use rustix::io::{Errno, Result};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The file under which one is written.
@@ -26,6 +27,12 @@ pub struct PlanFile {
 impl PlanFile {
     fn name(&self) -> String {
         format!("{PREFIX}{:016x}", self.sum)
+    }
+
+    /// Where it lies in a staging directory.
+    #[must_use]
+    pub fn path(&self, staging: &Path) -> PathBuf {
+        staging.join(self.name())
     }
 
     /// Writes a plan to the disk.

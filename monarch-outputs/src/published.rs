@@ -25,7 +25,8 @@ pub enum Kind {
     Begin = 1,
     /// The staged file `id` was published.
     File = 2,
-    /// The staged file `id` was left out: the next entry has replaced it.
+    /// The staged file `id` was left out: the next entry has replaced it. Or (`id` 0) a link, as
+    /// others have put something else there.
     Skip = 3,
     /// Something that is no file was published.
     Other = 4,

@@ -39,6 +39,8 @@ pub const MAX_BATCH: usize = MAX_PUBLISHING;
 struct Done {
     step: Step,
     stat: Option<TargetStat>,
+    /// Whether what others have made there is left.
+    is_left_out: bool,
 }
 
 /// What became of a step.
@@ -150,6 +152,7 @@ impl Publisher {
             Ok(true) => return StepEnd::IsOlder,
             Err(failure) => return StepEnd::Failed(failure),
         }
+        let mut is_left_out = false;
         let done = match &step.action {
             Action::Publish(file) => match self.publish(file) {
                 Ok(true) => Ok(()),
@@ -162,13 +165,15 @@ impl Publisher {
             Action::Skip(_) => Ok(()),
             Action::Unlink(path, guard) => self.names.unlink(path, guard, &step.expected),
             Action::Rmdir(path) => self.rmdir(path),
-            Action::Symlink(path, target) => self.names.symlink(path, target, &step.expected),
+            Action::Symlink(path, target) => {
+                self.names.symlink(path, target, &step.expected).map(|is_made| is_left_out = !is_made)
+            }
         };
         if let Err(failure) = done {
             return StepEnd::Failed(failure);
         }
         self.touched.extend(step.touches().map(<[u8]>::to_vec));
-        self.batch.push(Done { step: step.clone(), stat: None });
+        self.batch.push(Done { step: step.clone(), stat: None, is_left_out });
         StepEnd::Done
     }
 
@@ -376,6 +381,7 @@ impl Publisher {
                     fields.id = staged.id;
                     Kind::Skip
                 }
+                _ if done.is_left_out => Kind::Skip,
                 _ => Kind::Other,
             };
             entries.push(LogEntry::new(kind, fields));
@@ -405,8 +411,10 @@ impl Publisher {
         let planner = &mut plan.planner;
         let mut out = Batch::default();
         let done: Vec<Done> = self.batch.drain(..).collect();
-        for Done { step, stat } in done {
-            planner.leaves(&step, stat.as_ref().map_or(found::UNKNOWN, found_of));
+        for Done { step, stat, is_left_out } in done {
+            if !is_left_out {
+                planner.leaves(&step, stat.as_ref().map_or(found::UNKNOWN, found_of));
+            }
             let committed = planner.commit(&step);
             let mut clean = None;
             if let Action::Publish(file) = &step.action {

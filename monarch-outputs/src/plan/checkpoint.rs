@@ -20,6 +20,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x01");
 /// The same of one that ends with what earlier agents may have put at names and not logged.
 const MAGIC_UNLOGGED: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x02");
+/// Bytes of the magic before the version.
+const MAGIC_BYTES: usize = 7;
 /// Where the contents begin.
 const HEAD_BYTES: usize = 16;
 
@@ -117,6 +119,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
         if found != monarch_abi::outputs::found::UNKNOWN {
             tables.expected.set(key_of(place, &entry), found);
         }
+        if let Entry::Former(id, former) = &entry
+            && let Some(file) = tables.files.get(id)
+        {
+            tables.unlogged.add(&former.name, (former.bound, 0), Guard::File(file.staged));
+        }
         tables.queue.insert(place, entry);
     }
     for (place, id) in from.list(|from| Some((from.place()?, from.number()?)))? {
@@ -132,10 +139,19 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Tables> {
     from.0.is_empty().then_some(tables)
 }
 
-/// Whether what an earlier agent may have put at a name is not what a claim says as well, and may
-/// matter to one.
+/// Whether bytes are a checkpoint of a version that is not known here.
+pub(super) fn is_of_newer_version(bytes: &[u8]) -> bool {
+    let newest = MAGIC_UNLOGGED.to_le_bytes();
+    bytes.get(..MAGIC_BYTES) == newest.get(..MAGIC_BYTES) && bytes.get(MAGIC_BYTES) > newest.get(MAGIC_BYTES)
+}
+
+/// Whether what an earlier agent may have put at a name is not what a claim or an entry says as
+/// well, and may matter to a claim.
 fn is_lone(tables: &Tables, name: &[u8], key: ClaimKey) -> bool {
-    tables.claims.has(name) && tables.claims.at(name, key).and_then(Claim::thing).is_none()
+    let mut formers = tables.queue.formers();
+    let is_claimed = tables.claims.at(name, key).and_then(Claim::thing).is_some();
+    let is_said = is_claimed || formers.any(|former| former.name == name && (former.bound, 0) == key);
+    tables.claims.has(name) && !is_said
 }
 
 /// Forgets what is expected for claims and entries that are no more.
@@ -546,6 +562,33 @@ mod tests {
         planner.commit(&step);
         let bytes = planner.checkpoint(&[]).unwrap();
         assert_eq!(bytes[..8], MAGIC.to_le_bytes());
+    }
+
+    /// The agent gives a file its former name after it has kept the plan, and is killed.
+    #[test]
+    fn what_may_be_published_under_a_former_name_is_remembered() {
+        let mut planner = full();
+        let again = Planner::of_checkpoint(&planner.checkpoint(&[]).unwrap()).unwrap();
+        let (_, Entry::Former(id, former)) =
+            planner.pending().find(|(_, entry)| matches!(entry, Entry::Former(..))).unwrap()
+        else {
+            unreachable!()
+        };
+        let file = Guard::File(planner.file(*id).unwrap().staged);
+        assert!(again.tables.unlogged.of(&former.name).contains(&file));
+    }
+
+    #[test]
+    fn a_plan_of_a_newer_version_is_told_from_a_damaged_one() {
+        let bytes = full().checkpoint(&[]).unwrap();
+        assert!(!Planner::is_newer_checkpoint(&bytes));
+        for version in 0..=u8::MAX {
+            let other = [&bytes[..MAGIC_BYTES], &[version], &bytes[MAGIC_BYTES + 1..]].concat();
+            assert_eq!(Planner::is_newer_checkpoint(&other), version > 2, "{version}");
+        }
+        for other in [&b""[..], b"MPLAN\0\0", b"NPLAN\0\0\x09"] {
+            assert!(!Planner::is_newer_checkpoint(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the PFS is expected to have at each name when the turn of a claim comes: what it had when
-//! the call was made, or what the agent has published there since.
+//! the call was made, or what the agent has published there since. For a name that the job had
+//! changed before, and that is pending, it is what the claim before expects.
 
 use super::claims::ClaimKey;
 use monarch_abi::outputs::found;
@@ -17,6 +18,11 @@ impl Expected {
         } else {
             self.0.insert(key, found);
         }
+    }
+
+    /// What is expected for a claim is expected for another one of the same name.
+    pub(super) fn copy(&mut self, from: ClaimKey, to: ClaimKey) {
+        self.set(to, self.of(from));
     }
 
     /// What is expected for a claim.

@@ -76,6 +76,7 @@ pub(super) fn dropped(tables: &mut Tables, id: u64) {
         tables.lose(id);
         // For the link of the overlay.
         let place = tables.queue.free_place(bound, 1);
+        tables.expected.copy((bound, 0), (place.seq, place.sub));
         tables.enqueue_unlink(place, &name, Guard::Nothing, 0);
     }
 }

@@ -62,8 +62,9 @@ pub(super) fn fail(tables: &mut Tables, place: Place) {
     }
     // It was renamed meanwhile, and not written.
     let is_same = file.copy == CopyState::Done && file.place.is_some();
-    let name = file.left.iter().find(|left| left.seq > place.seq).map(|left| left.name.clone());
-    if let Some(name) = name.filter(|_| is_same && tables.queue.stands_before_others(place)) {
+    let left = file.left.iter().find(|left| left.seq > place.seq).map(|left| (left.name.clone(), left.seq));
+    if let Some((name, seq)) = left.filter(|_| is_same && tables.queue.stands_before_others(place)) {
+        tables.expected.copy((seq, 1), (place.seq, 0));
         tables.publish_as_former(id, place, FormerName { name, bound: place.seq });
     }
 }

@@ -1,6 +1,6 @@
 //! What is to be published, in its order.
 
-use super::entry::Entry;
+use super::entry::{Entry, FormerName};
 use super::others::OtherNodes;
 use super::place::{Guard, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,13 @@ use std::ops::Bound;
 
 /// The entries by place, and what other nodes may have written between them.
 ///
-/// Methods: 36, because all that asks for the order asks it here.
+/// Methods: 37, because all that asks for the order asks it here.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<Place, Entry>,
     in_flight: BTreeMap<Place, Entry>,
+    /// Places of the waiting [`Entry::Former`].
+    formers: BTreeSet<Place>,
     /// Places of files whose copy is to be begun.
     to_copy: BTreeSet<Place>,
     /// Files that are published in their turn although the job has removed them, by the place of
@@ -45,12 +47,18 @@ impl Queue {
 
     /// Adds an entry.
     pub(super) fn insert(&mut self, place: Place, entry: Entry) {
+        if let Entry::Former(..) = entry {
+            self.formers.insert(place);
+        } else {
+            self.formers.remove(&place);
+        }
         self.waiting.insert(place, entry);
     }
 
     /// Takes an entry away that waits, and the wish for its copy; it.
     pub(super) fn remove(&mut self, place: Place) -> Option<Entry> {
         self.to_copy.remove(&place);
+        self.formers.remove(&place);
         self.waiting.remove(&place)
     }
 
@@ -62,6 +70,14 @@ impl Queue {
     /// The entry that waits at a place.
     pub(super) fn get(&self, place: Place) -> Option<&Entry> {
         self.waiting.get(&place)
+    }
+
+    /// The names that files have left since and get first.
+    pub(super) fn formers(&self) -> impl Iterator<Item = &FormerName> {
+        self.formers.iter().filter_map(|place| match self.waiting.get(place) {
+            Some(Entry::Former(_, former)) => Some(former),
+            _ => None,
+        })
     }
 
     /// The first entry that waits.

@@ -11,6 +11,7 @@ pub(super) fn replay_leaves(tables: &mut Tables, place: Place, id: u64, found: u
     let (name, key, found) = match (tables.queue.get(place), tables.files.get(&id)) {
         (Some(Entry::Former(_, former)), _) => (former.name.clone(), (former.bound, 0), found),
         (Some(Entry::Unlink(path, Guard::Any, _)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
+        (Some(Entry::Rmdir(path, _)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
         (Some(Entry::Unlink(..)), _) => return,
         (Some(Entry::Symlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::UNKNOWN),
         (_, Some(file)) if file.bound <= place.seq => (file.target(), (file.bound, 0), found),

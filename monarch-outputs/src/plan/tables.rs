@@ -44,9 +44,14 @@ impl Tables {
 
     /// What the PFS has at a name before a claim that is about to be made: as the record says, or
     /// what the last claim on the name expects. (A name that the job has removed is nothing to it,
-    /// whatever the PFS still has.)
+    /// whatever the PFS still has until that is done.)
     pub(super) fn expect(&mut self, name: &[u8], key: ClaimKey, found: u64) {
-        let last = self.claims.last(name).filter(|_| matches!(found, found::UNKNOWN | found::NOTHING));
+        let tells = |(key, claim): &(ClaimKey, &Claim)| match found {
+            found::UNKNOWN => true,
+            found::NOTHING => **claim != Claim::RemovedDir && !self.replay.logged.contains(key),
+            _ => false,
+        };
+        let last = self.claims.last(name).filter(tells);
         self.expected.set(key, last.map_or(found, |(last, _)| self.expected.of(last)));
     }
 
@@ -54,6 +59,13 @@ impl Tables {
     /// done what comes later: a file that was open then had no turn.)
     pub(super) fn expectation(&self, name: &[u8], key: ClaimKey) -> Expectation {
         Expectation { found: self.expected.of(key), own: self.unlogged.of(name) }
+    }
+
+    /// These names have changed: what may be there does not matter where nothing is pending.
+    pub(super) fn forget_unlogged(&mut self, names: &[Vec<u8>]) {
+        for name in names.iter().filter(|name| !self.claims.has(name)) {
+            self.unlogged.forget(name);
+        }
     }
 
     /// A file or a link gets a name.
@@ -69,7 +81,7 @@ impl Tables {
     /// A name has this on the PFS since the turn of a claim: later claims on it find that, and this
     /// one if it has another turn.
     pub(super) fn found_after(&mut self, name: &[u8], key: ClaimKey, found: u64) {
-        self.unlogged.known_after(name, key);
+        self.unlogged.logged(name, key, found != found::UNKNOWN);
         let formers = self.former_claims(name).filter(|former| *former > key);
         let claims: Vec<ClaimKey> = self.claims.since(name, key).chain(formers).collect();
         for claim in claims {
@@ -79,11 +91,7 @@ impl Tables {
 
     /// Claims of files on a name that they have left since, and get in their turn.
     fn former_claims(&self, name: &[u8]) -> impl Iterator<Item = ClaimKey> {
-        let turns = self.leaving.iter().filter_map(|id| self.files.get(id)).flat_map(|file| &file.turns);
-        turns.filter_map(move |turn| match self.queue.get(*turn) {
-            Some(Entry::Former(_, former)) if former.name == name => Some((former.bound, 0)),
-            _ => None,
-        })
+        self.queue.formers().filter(move |former| former.name == name).map(|former| (former.bound, 0))
     }
 
     pub(super) fn set_place(&mut self, id: u64, place: Place) {
@@ -164,6 +172,7 @@ impl Tables {
     pub(super) fn unlink_left(&mut self, left: Vec<LeftName>, time_ns: u64) -> Vec<Place> {
         let unlink = |LeftName { seq, name, guard, .. }| {
             let place = self.queue.free_place(seq, 1);
+            self.expected.copy((seq, 1), (place.seq, place.sub));
             self.enqueue_unlink(place, &name, guard, time_ns);
             place
         };
@@ -215,6 +224,7 @@ impl Tables {
         if self.replay.is_running || is_in_flight {
             // It may be on the PFS, of an earlier agent that has not logged that or in a moment.
             let place = self.queue.free_place(bound, 1);
+            self.expected.copy((bound, 0), (place.seq, place.sub));
             self.enqueue_unlink(place, &name, Guard::File(staged), 0);
             self.note_left_by(id, [place]);
         }

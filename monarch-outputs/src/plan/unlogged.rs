@@ -19,13 +19,19 @@ impl Unlogged {
         self.0.get(name).map(|things| things.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// What the PFS has of a name after the turn of a claim is known.
-    pub(super) fn known_after(&mut self, name: &[u8], key: ClaimKey) {
+    /// The turn of a claim was logged: what was there before is gone, and what it has put there is
+    /// known, or (`is_known`) not.
+    pub(super) fn logged(&mut self, name: &[u8], key: ClaimKey, is_known: bool) {
         let Some(things) = self.0.get_mut(name) else { return };
-        things.retain(|of, _| *of > key);
+        things.retain(|of, _| *of > key || *of == key && !is_known);
         if things.is_empty() {
             self.0.remove(name);
         }
+    }
+
+    /// Forgets what may be at a name.
+    pub(super) fn forget(&mut self, name: &[u8]) {
+        self.0.remove(name);
     }
 
     /// All names, with each thing that may be there.
@@ -45,6 +51,57 @@ impl Unlogged {
         let taken: Vec<_> = there.into_iter().map(|(old, new)| (new, self.0.remove(&old))).collect();
         for (new, things) in taken {
             self.0.entry(new).or_default().extend(things.unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::{exchanged_path, moved_path};
+    use super::*;
+
+    fn link(text: &[u8]) -> Guard {
+        Guard::Symlink(text.to_vec())
+    }
+
+    fn three() -> Unlogged {
+        let mut unlogged = Unlogged::default();
+        for (at, name) in [b"dir/a".as_slice(), b"dir2/a", b"dir"].into_iter().enumerate() {
+            unlogged.add(name, (at as u64, 0), link(name));
+        }
+        unlogged
+    }
+
+    #[test]
+    fn what_lies_below_a_renamed_directory_moves_with_it() {
+        let mut unlogged = three();
+        unlogged.add(b"new/a", (7, 0), link(b"was there"));
+        unlogged.move_names(|path| moved_path(path, b"dir", b"new"));
+        assert_eq!(unlogged.of(b"new/a"), [link(b"dir/a"), link(b"was there")]);
+        assert_eq!((unlogged.of(b"new"), unlogged.of(b"dir2/a")), (vec![link(b"dir")], vec![link(b"dir2/a")]));
+        assert!(unlogged.of(b"dir/a").is_empty() && unlogged.of(b"dir").is_empty());
+    }
+
+    #[test]
+    fn what_lies_below_exchanged_directories_changes_places() {
+        let mut unlogged = three();
+        unlogged.move_names(|path| exchanged_path(path, b"dir", b"dir2"));
+        assert_eq!((unlogged.of(b"dir2/a"), unlogged.of(b"dir/a")), (vec![link(b"dir/a")], vec![link(b"dir2/a")]));
+        assert_eq!((unlogged.of(b"dir2"), unlogged.of(b"dir")), (vec![link(b"dir")], Vec::new()));
+    }
+
+    #[test]
+    fn a_logged_step_leaves_what_it_put_there_only_if_that_is_not_known() {
+        for is_known in [false, true] {
+            let mut unlogged = Unlogged::default();
+            for at in 1..4 {
+                unlogged.add(b"a", (at, 0), link(&[at as u8]));
+            }
+            unlogged.logged(b"a", (2, 0), is_known);
+            let rest = if is_known { vec![link(&[3])] } else { vec![link(&[2]), link(&[3])] };
+            assert_eq!(unlogged.of(b"a"), rest);
+            unlogged.logged(b"a", (3, 0), true);
+            assert_eq!(unlogged.all().count(), 0);
         }
     }
 }

@@ -166,8 +166,8 @@ impl Names {
         Ok(())
     }
 
-    /// Makes a symbolic link.
-    pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], expected: &Expectation) -> Result<(), Failure> {
+    /// Makes a symbolic link; `false` where others have made something else there.
+    pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], expected: &Expectation) -> Result<bool, Failure> {
         let fail = || Failure::new("make the symbolic link", path);
         match self.target.symlink(path, target) {
             Ok(()) => {}
@@ -177,7 +177,7 @@ impl Names {
                     "{} was made by others after the job had made a link there: the job's link is left out",
                     lossy(path)
                 ));
-                return Ok(());
+                return Ok(false);
             }
             Err(Errno::EXIST) => {
                 let is_link = self.target.readlink(path).is_ok();
@@ -193,6 +193,6 @@ impl Names {
             Err(errno) => return Err(fail()(errno)),
         }
         self.dirs.insert(parent(path).to_vec());
-        Ok(())
+        Ok(true)
     }
 }

@@ -146,54 +146,153 @@ fn an_agent_replaces_what_others_have_written_unless_calls_of_the_job_went_past_
     }
 }
 
-/// The agent has given a name to a file, or made a link, and is killed before it has logged that.
+/// A world whose agent has given a name to a file, or made a link, and is killed before it has
+/// logged that.
+fn unlogged(is_link: bool) -> World {
+    let world = World::new();
+    std::fs::create_dir(world.root().join("dir")).unwrap();
+    let shim = world.shim();
+    world.fault(Call::SyncDir, 0, u64::MAX, Errno::IO);
+    if is_link {
+        shim.symlink("dir/model", "first");
+    } else {
+        shim.write("dir/model", b"first");
+    }
+    while content(&world, "dir/model").as_deref() != Some(first(is_link)) {
+        std::thread::yield_now();
+    }
+    // It does nothing more.
+    for call in [Call::Rename, Call::Unlink, Call::Symlink] {
+        world.fault(call, 0, u64::MAX, Errno::IO);
+    }
+    world
+}
+
+fn first(is_link: bool) -> &'static str {
+    if is_link { "-> first" } else { "first" }
+}
+
+/// What the job does then, and what there is in the end.
+type Change = (fn(&Shim), &'static [(&'static str, &'static str)]);
+
+const CHANGES: [Change; 6] = [
+    (|shim| shim.unlink("dir/model"), &[]),
+    (
+        |shim| {
+            shim.write("dir/model", b"second");
+        },
+        &[("dir/model", "second")],
+    ),
+    (
+        |shim| {
+            shim.write("dir/tmp", b"second");
+            shim.rename("dir/tmp", "dir/model");
+        },
+        &[("dir/model", "second")],
+    ),
+    (
+        |shim| {
+            shim.unlink("dir/model");
+            shim.symlink("dir/model", "other");
+        },
+        &[("dir/model", "-> other")],
+    ),
+    (
+        |shim| {
+            shim.unlink("dir/model");
+            shim.write("dir/model", b"second");
+            shim.rename("dir/model", "dir/renamed");
+        },
+        &[("dir/renamed", "second")],
+    ),
+    (
+        |shim| {
+            shim.write("dir/other", b"x");
+            shim.unlink("dir/model");
+            shim.write("dir/model", b"second");
+            shim.unlink("dir/model");
+            shim.write("dir/model", b"third");
+        },
+        &[("dir/model", "third"), ("dir/other", "x")],
+    ),
+];
+
 #[test]
 fn what_a_killed_agent_has_not_logged_is_not_taken_for_newer() {
-    type Change = fn(&Shim);
-    let changes: [(Change, &[(&str, &str)]); 5] = [
-        (|shim| shim.unlink("model"), &[]),
-        (|shim| drop(shim.write("model", b"second")), &[("model", "second")]),
-        (
-            |shim| {
-                shim.write("tmp", b"second");
-                shim.rename("tmp", "model");
-            },
-            &[("model", "second")],
-        ),
-        (
-            |shim| {
-                shim.unlink("model");
-                shim.symlink("model", "other");
-            },
-            &[("model", "-> other")],
-        ),
-        (
-            |shim| {
-                shim.unlink("model");
-                shim.write("model", b"second");
-                shim.rename("model", "renamed");
-            },
-            &[("renamed", "second")],
-        ),
-    ];
     for is_link in [false, true] {
-        for (at, (change, expected)) in changes.iter().enumerate() {
-            let mut world = World::new();
-            let shim = world.shim();
-            world.fault(Call::SyncDir, 0, u64::MAX, Errno::IO);
-            let first = if is_link { "-> first" } else { "first" };
-            if is_link {
-                shim.symlink("model", "first");
-            } else {
-                shim.write("model", b"first");
+        for (at, (change, expected)) in CHANGES.iter().enumerate() {
+            for agents in 0..3 {
+                let mut world = unlogged(is_link);
+                change(&world.shim());
+                for _ in 0..agents {
+                    // It can do nothing.
+                    world.crash();
+                    world.restart();
+                }
+                assert_eq!(content(&world, "dir/model").as_deref(), Some(first(is_link)), "{at}, {is_link}");
+                let report = recovered(&mut world);
+                assert!(report.is_done, "{at}, {is_link}, {agents} agents: {report:?}");
+                assert_eq!(world.pfs(), tree(expected), "{at}, {is_link}, {agents} agents");
             }
-            while content(&world, "model").as_deref() != Some(first) {
-                std::thread::yield_now();
-            }
-            change(&shim);
-            let report = recovered(&mut world);
-            assert!(report.is_done, "{at}, {is_link}: {report:?}");
-            assert_eq!(world.pfs(), tree(expected), "{at}, {is_link}");
         }
     }
+}
+
+#[test]
+fn what_others_put_in_the_place_of_what_was_not_logged_is_newer() {
+    for is_link in [false, true] {
+        for (at, (change, expected)) in CHANGES.iter().enumerate() {
+            let mut world = unlogged(is_link);
+            change(&world.shim());
+            let path = world.root().join("dir/model");
+            // (Its inode number is another one.)
+            std::fs::write(world.root().join("new"), "newer").unwrap();
+            std::fs::rename(world.root().join("new"), path).unwrap();
+            recovered(&mut world);
+            assert_eq!(content(&world, "dir/model").as_deref(), Some("newer"), "{at}, {is_link}: {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn a_published_file_that_is_renamed_before_that_was_logged_has_its_new_name_only() {
+    let mut world = unlogged(false);
+    world.shim().rename("dir/model", "dir/renamed");
+    let report = recovered(&mut world);
+    assert!(report.is_done, "{report:?}");
+    assert_eq!(world.pfs(), tree(&[("dir/renamed", "first")]));
+}
+
+/// The job has removed a link and made a file there: others may have changed that since.
+#[test]
+fn a_link_that_was_published_says_nothing_of_what_comes_after_it() {
+    let mut world = World::new();
+    let shim = world.shim();
+    let open = shim.create("open");
+    shim.symlink("model", "first");
+    while shim.link("model").is_some() {
+        std::thread::yield_now();
+    }
+    world.fault(Call::Open, 0, u64::MAX, Errno::IO);
+    std::fs::remove_file(world.root().join("model")).unwrap();
+    shim.write("model", b"second");
+    std::fs::write(world.root().join("model"), "newer").unwrap();
+    drop(open);
+    recovered(&mut world);
+    assert_eq!(content(&world, "model").as_deref(), Some("newer"));
+    assert_eq!(kept(&world), [("model".to_owned(), "second".to_owned())]);
+}
+
+#[test]
+fn what_stands_in_the_place_of_a_link_that_was_left_out_is_not_removed() {
+    let mut world = held();
+    let shim = world.shim();
+    shim.write("first", b"so that all waits");
+    shim.symlink("link", "model");
+    shim.write("between", b"x");
+    shim.unlink("link");
+    std::fs::write(world.root().join("link"), "newer").unwrap();
+    let report = recovered(&mut world);
+    assert!(report.is_done, "{report:?}");
+    assert_eq!(content(&world, "link").as_deref(), Some("newer"));
 }
