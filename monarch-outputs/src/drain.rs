@@ -474,9 +474,10 @@ impl Drain {
         is_further
     }
 
-    /// Begins an idle journal again, and cuts a long one.
+    /// Begins an idle journal again, and cuts a long one, while the PFS refuses what is pending,
+    /// too.
     fn shorten_journal(&mut self) {
-        if self.troubles.publish.due.is_some_and(|due| due > Instant::now()) {
+        if self.troubles.publish.waits_for_tier() {
             return;
         }
         let (staging, plan) = (&self.staging, &self.plan);

@@ -257,7 +257,7 @@ fn replay(
     let mut logged = entries.iter().filter(|entry| entry.begin().is_none()).peekable();
     let apply = |planner: &mut Planner, entry: &LogEntry| {
         let is_skip = entry.checked_kind() == Some(Kind::Skip);
-        // (What was left out has left the PFS as it was.)
+        // A step that was left out has not changed the PFS.
         if !is_skip {
             planner.replay_leaves(entry.place(), entry.id, entry.found());
         }

@@ -126,7 +126,7 @@ impl Planner {
     }
 
     /// A step, which is about to be committed, has left this on the PFS
-    /// ([`monarch_abi::outputs::found`]): what claims on the name have later turns finds that.
+    /// ([`monarch_abi::outputs::found`]): claims on the name whose turns come later expect that.
     pub fn leaves(&mut self, step: &Step, found: u64) {
         progress::leaves(&mut self.tables, step, found);
     }

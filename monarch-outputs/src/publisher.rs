@@ -39,7 +39,7 @@ pub const MAX_BATCH: usize = MAX_PUBLISHING;
 struct Done {
     step: Step,
     stat: Option<TargetStat>,
-    /// Whether what others have made there is left.
+    /// Whether the link was not made, because others have made something newer there.
     is_left_out: bool,
 }
 

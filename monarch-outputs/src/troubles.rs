@@ -41,6 +41,11 @@ impl Retry {
         }
     }
 
+    /// Whether the tier is to be left alone for now.
+    pub fn waits_for_tier(&self) -> bool {
+        self.is_of_tier && self.due.is_some_and(|due| due > Instant::now())
+    }
+
     /// The error that has lasted, if it does not pass by itself, and what is to be done about it.
     fn lasting(&self) -> Option<(Errno, Remedy)> {
         let is_long = self.since.is_some_and(|since| since.elapsed() >= HOLD_AFTER);

@@ -148,10 +148,9 @@ pub(super) fn is_of_newer_version(bytes: &[u8]) -> bool {
 /// Whether what an earlier agent may have put at a name is not what a claim or an entry says as
 /// well, and may matter to a claim.
 fn is_lone(tables: &Tables, name: &[u8], key: ClaimKey) -> bool {
-    let mut formers = tables.queue.formers();
-    let is_claimed = tables.claims.at(name, key).and_then(Claim::thing).is_some();
-    let is_said = is_claimed || formers.any(|former| former.name == name && (former.bound, 0) == key);
-    tables.claims.has(name) && !is_said
+    let is_claimed = || tables.claims.at(name, key).and_then(Claim::thing).is_some();
+    let is_former = || tables.queue.formers().any(|former| former.name == name && (former.bound, 0) == key);
+    tables.claims.has(name) && !is_claimed() && !is_former()
 }
 
 /// Forgets what is expected for claims and entries that are no more.
@@ -413,6 +412,7 @@ impl Reader<'_> {
                 openers: self.list(Self::opener)?,
                 copy: CopyState::Waiting,
                 in_flight: false,
+                begun_bound: 0,
                 replaces: is_set(1),
                 supersedes: is_set(2),
                 partial: is_set(3),

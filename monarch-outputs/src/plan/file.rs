@@ -39,7 +39,7 @@ impl LeftName {
 
 /// A staged file that is not published, or whose publication is being done.
 ///
-/// Fields: 23, because the rules of the plan ask for all of them.
+/// Fields: 24, because the rules of the plan ask for all of them.
 #[derive(Clone, Debug)]
 pub struct PlannedFile {
     /// Its number, and its part file's identity.
@@ -81,6 +81,8 @@ pub struct PlannedFile {
     pub removed_at: Option<Place>,
     /// Whether a publication of it was begun and is not committed.
     pub in_flight: bool,
+    /// The record that gave it the name under which it is being published.
+    pub begun_bound: u64,
     /// Whether a publication of it was done before it was opened or renamed again.
     pub was_published: bool,
     /// Processes that opened it and have not closed it.

@@ -95,7 +95,7 @@ struct Logged {
 
 /// The job, the PFS and the agent.
 ///
-/// Fields: 31, because it stands for three programs. Methods: 46, for the same reason.
+/// Fields: 31, because it stands for three programs. Methods: 47, for the same reason.
 #[derive(Debug, Default)]
 struct World {
     // The job.
@@ -169,6 +169,7 @@ enum Call {
     Probe,
     Step,
     Commit,
+    FailBatch,
     Crash(bool),
     Checkpoint,
 }
@@ -190,6 +191,7 @@ fn call() -> impl Strategy<Value = Call> {
         4 => Just(Call::Probe),
         8 => Just(Call::Step),
         4 => Just(Call::Commit),
+        1 => Just(Call::FailBatch),
         1 => any::<bool>().prop_map(Call::Crash),
         1 => Just(Call::Checkpoint),
     ]
@@ -777,6 +779,18 @@ impl World {
         self.check_pfs();
     }
 
+    /// The PFS has got what the batch changes, and does not make it durable.
+    fn fail_batch(&mut self) {
+        if self.begun.is_some() {
+            return;
+        }
+        for step in std::mem::take(&mut self.batch).into_iter().rev() {
+            self.planner.fail(step.place);
+        }
+        self.touched.clear();
+        self.publishing = 0;
+    }
+
     /// The agent keeps its plan, and begins journal and log again.
     fn keep_checkpoint(&mut self) {
         if self.batch.is_empty() && self.begun.is_none() {
@@ -1018,6 +1032,7 @@ impl World {
             Call::Probe => self.probe(),
             Call::Step => self.step(),
             Call::Commit => self.commit(),
+            Call::FailBatch => self.fail_batch(),
             Call::Crash(has_logged) => self.crash(*has_logged),
             Call::Checkpoint => self.keep_checkpoint(),
         }

@@ -16,9 +16,15 @@ pub(super) fn begin(tables: &mut Tables, step: &Step) {
                 Entry::Former(_, former) => Some(former.bound),
                 _ => tables.files.get(&file.staged.id).map(|planned| planned.bound),
             };
-            tables.replaced(&file.target, bound.unwrap_or(0));
+            let bound = bound.unwrap_or(0);
+            tables.replaced(&file.target, bound);
+            tables.unlogged.add(&file.target, (bound, 0), Guard::File(file.staged));
         }
-        Action::Symlink(path, _) | Action::Unlink(path, Guard::Any) => tables.replaced(path, step.place.seq),
+        Action::Symlink(path, target) => {
+            tables.replaced(path, step.place.seq);
+            tables.unlogged.add(path, (step.place.seq, step.place.sub), Guard::Symlink(target.clone()));
+        }
+        Action::Unlink(path, Guard::Any) => tables.replaced(path, step.place.seq),
         _ => {}
     }
     if let Entry::Former(id, _) = &entry
@@ -32,6 +38,7 @@ pub(super) fn begin(tables: &mut Tables, step: &Step) {
     {
         file.place = None;
         file.in_flight = true;
+        file.begun_bound = file.bound;
         if let Some(removal) = file.removed_at.take() {
             tables.queue.forget_removal(removal);
         }
@@ -62,10 +69,10 @@ pub(super) fn fail(tables: &mut Tables, place: Place) {
     }
     // It was renamed meanwhile, and not written.
     let is_same = file.copy == CopyState::Done && file.place.is_some();
-    let left = file.left.iter().find(|left| left.seq > place.seq).map(|left| (left.name.clone(), left.seq));
-    if let Some((name, seq)) = left.filter(|_| is_same && tables.queue.stands_before_others(place)) {
-        tables.expected.copy((seq, 1), (place.seq, 0));
-        tables.publish_as_former(id, place, FormerName { name, bound: place.seq });
+    let bound = file.begun_bound;
+    let name = file.left.iter().find(|left| left.seq > place.seq).map(|left| left.name.clone());
+    if let Some(name) = name.filter(|_| is_same && tables.queue.stands_before_others(place)) {
+        tables.publish_as_former(id, place, FormerName { name, bound });
     }
 }
 
@@ -84,14 +91,14 @@ pub(super) fn leaves(tables: &mut Tables, step: &Step, found: u64) {
     match &step.action {
         Action::Publish(file) => {
             tables.found_after(&file.target, key, found);
-            for vacate in file.vacates.iter().filter(|vacate| vacate.guard == Guard::Any) {
-                tables.found_after(&vacate.name, (step.place.seq, 1), found::NOTHING);
+            for vacate in &file.vacates {
+                tables.removed(&vacate.name, (step.place.seq, 1), &vacate.guard);
             }
         }
-        Action::Unlink(path, Guard::Any) | Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
+        Action::Unlink(path, guard) => tables.removed(path, key, guard),
+        Action::Rmdir(path) => tables.found_after(path, key, found::NOTHING),
         Action::Symlink(path, _) => tables.found_after(path, key, found::UNKNOWN),
-        // (Where something else has the name, a removal of one thing leaves it.)
-        Action::Unlink(..) | Action::Skip(_) => {}
+        Action::Skip(_) => {}
     }
 }
 

@@ -7,6 +7,7 @@ use super::place::{Guard, Place};
 use super::removals::unlinked;
 use super::step::{Claim, Created, Note};
 use super::tables::Tables;
+use monarch_abi::outputs::found;
 use monarch_abi::outputs::names::Staged;
 use monarch_abi::outputs::record::{Op, Record, flag};
 use monarch_abi::outputs::through::is_temporary;
@@ -79,6 +80,7 @@ fn opened(tables: &mut Tables, record: &Record<'_>) {
         removed_at: None,
         turns: Vec::new(),
         in_flight: false,
+        begun_bound: 0,
         was_published: false,
         openers: if is_watched { vec![Opener::of(head)] } else { Vec::new() },
         opened_ns: head.time_ns,
@@ -223,8 +225,10 @@ fn link_renamed(tables: &mut Tables, record: &Record<'_>) {
 fn attributes_changed(tables: &mut Tables, id: u64, seq: u64, flags: u16, time_ns: u64) {
     let Some(file) = tables.files.get_mut(&id) else { return };
     if flags & flag::BY_AGENT != 0 {
-        // A snapshot of it has its name.
+        // A snapshot of it has its name, or was about to: nothing is expected there.
         file.was_published = true;
+        let bound = file.bound;
+        tables.expected.set((bound, 0), found::UNKNOWN);
         return;
     }
     file.owner_changed |= flags & flag::OWNER != 0;

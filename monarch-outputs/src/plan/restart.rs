@@ -8,11 +8,13 @@ use monarch_abi::outputs::found;
 
 /// An earlier agent has logged a step: the published file is this on the PFS.
 pub(super) fn replay_leaves(tables: &mut Tables, place: Place, id: u64, found: u64) {
+    if let Some(Entry::Unlink(path, guard, _)) = tables.queue.get(place) {
+        let (path, guard) = (path.clone(), guard.clone());
+        return tables.removed(&path, (place.seq, place.sub), &guard);
+    }
     let (name, key, found) = match (tables.queue.get(place), tables.files.get(&id)) {
         (Some(Entry::Former(_, former)), _) => (former.name.clone(), (former.bound, 0), found),
-        (Some(Entry::Unlink(path, Guard::Any, _)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
         (Some(Entry::Rmdir(path, _)), _) => (path.clone(), (place.seq, place.sub), found::NOTHING),
-        (Some(Entry::Unlink(..)), _) => return,
         (Some(Entry::Symlink(path, ..)), _) => (path.clone(), (place.seq, place.sub), found::UNKNOWN),
         (_, Some(file)) if file.bound <= place.seq => (file.target(), (file.bound, 0), found),
         _ => return,
@@ -121,8 +123,6 @@ pub(super) fn end_replay(tables: &mut Tables) -> Vec<u64> {
     for (path, key) in std::mem::take(&mut tables.replay.done) {
         tables.claims.remove(&path, key);
     }
-    let Tables { unlogged, claims, .. } = tables;
-    unlogged.retain(|name| claims.has(name));
     let mut done = Vec::new();
     let ids: Vec<u64> = tables.files.keys().copied().collect();
     for id in ids {
@@ -134,5 +134,7 @@ pub(super) fn end_replay(tables: &mut Tables) -> Vec<u64> {
         tables.forget(id);
         done.push(id);
     }
+    let Tables { unlogged, claims, .. } = tables;
+    unlogged.retain(|name| claims.has(name));
     done
 }

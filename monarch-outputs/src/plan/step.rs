@@ -6,9 +6,10 @@ use monarch_abi::outputs::names::Staged;
 /// What the PFS may have at a name when the turn of a step comes, unless others have changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
-    /// What it had when the job made its call: [`monarch_abi::outputs::found`].
+    /// What it had when the job made its call, or what the agent is known to have left there since:
+    /// [`monarch_abi::outputs::found`].
     pub found: u64,
-    /// What an earlier agent may have put there since and not logged.
+    /// What an agent may have put there since and not logged.
     pub own: Vec<Guard>,
 }
 

@@ -43,8 +43,9 @@ impl Tables {
     }
 
     /// What the PFS has at a name before a claim that is about to be made: as the record says, or
-    /// what the last claim on the name expects. (A name that the job has removed is nothing to it,
-    /// whatever the PFS still has until that is done.)
+    /// what the last claim on the name expects. The job finds nothing where it has removed the
+    /// name, though the PFS has it until the removal's turn. A claim that was logged before this
+    /// record has had its turn, and a removed directory expects nothing: there the record is right.
     pub(super) fn expect(&mut self, name: &[u8], key: ClaimKey, found: u64) {
         let tells = |(key, claim): &(ClaimKey, &Claim)| match found {
             found::UNKNOWN => true,
@@ -55,8 +56,8 @@ impl Tables {
         self.expected.set(key, last.map_or(found, |(last, _)| self.expected.of(last)));
     }
 
-    /// What the PFS may have at a name when the turn of a claim comes. (An earlier agent may have
-    /// done what comes later: a file that was open then had no turn.)
+    /// What the PFS may have at a name when the turn of a claim comes. Things of later claims count,
+    /// too: an open file holds up no entry, so an earlier agent may have published those behind it.
     pub(super) fn expectation(&self, name: &[u8], key: ClaimKey) -> Expectation {
         Expectation { found: self.expected.of(key), own: self.unlogged.of(name) }
     }
@@ -68,7 +69,7 @@ impl Tables {
         }
     }
 
-    /// A file or a link gets a name.
+    /// A file or a link gets a name. What this agent puts there is remembered when it begins to.
     pub(super) fn claim_thing(&mut self, name: &[u8], key: ClaimKey, claim: Claim) {
         if self.replay.is_running
             && let Some(thing) = claim.thing()
@@ -86,6 +87,15 @@ impl Tables {
         let claims: Vec<ClaimKey> = self.claims.since(name, key).chain(formers).collect();
         for claim in claims {
             self.expected.set(claim, found);
+        }
+    }
+
+    /// A removal had its turn. One of a single thing leaves what else has the name.
+    pub(super) fn removed(&mut self, name: &[u8], key: ClaimKey, guard: &Guard) {
+        match guard {
+            Guard::Any => self.found_after(name, key, found::NOTHING),
+            Guard::File(_) | Guard::Symlink(_) => self.unlogged.forget_thing(name, guard),
+            Guard::Nothing => {}
         }
     }
 

@@ -1,4 +1,5 @@
-//! What an earlier agent may have put at each name without having logged it: it was killed first.
+//! What an agent may have put at each name without having logged it: it was killed first, or the
+//! step has failed.
 
 use super::claims::ClaimKey;
 use super::place::Guard;
@@ -19,13 +20,20 @@ impl Unlogged {
         self.0.get(name).map(|things| things.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// The turn of a claim was logged: what was there before is gone, and what it has put there is
-    /// known, or (`is_known`) not.
+    /// The turn of a claim was logged. What was at the name before is gone. `is_known`: the plan
+    /// expects what the step has put there, so that it need not be remembered here.
     pub(super) fn logged(&mut self, name: &[u8], key: ClaimKey, is_known: bool) {
         let Some(things) = self.0.get_mut(name) else { return };
         things.retain(|of, _| *of > key || *of == key && !is_known);
         if things.is_empty() {
             self.0.remove(name);
+        }
+    }
+
+    /// One thing is not at a name.
+    pub(super) fn forget_thing(&mut self, name: &[u8], thing: &Guard) {
+        if let Some(things) = self.0.get_mut(name) {
+            things.retain(|_, of| of != thing);
         }
     }
 

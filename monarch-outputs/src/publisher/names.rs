@@ -166,7 +166,7 @@ impl Names {
         Ok(())
     }
 
-    /// Makes a symbolic link; `false` where others have made something else there.
+    /// Makes a symbolic link; `false` where others have made something newer there.
     pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], expected: &Expectation) -> Result<bool, Failure> {
         let fail = || Failure::new("make the symbolic link", path);
         match self.target.symlink(path, target) {

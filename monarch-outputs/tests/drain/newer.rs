@@ -5,6 +5,7 @@ use super::{World, tree};
 use monarch_outputs::recovery::{RecoverReport, recover};
 use monarch_outputs::target::doubles::Call;
 use rustix::io::Errno;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -295,4 +296,50 @@ fn what_stands_in_the_place_of_a_link_that_was_left_out_is_not_removed() {
     let report = recovered(&mut world);
     assert!(report.is_done, "{report:?}");
     assert_eq!(content(&world, "link").as_deref(), Some("newer"));
+}
+
+/// The PFS keeps its changes and says that it cannot make them durable: nothing is logged.
+#[test]
+fn what_a_failed_step_has_put_at_a_name_is_not_newer() {
+    for (at, (change, expected)) in CHANGES.iter().enumerate() {
+        let mut world = unlogged(false);
+        let shim = world.shim();
+        change(&shim);
+        // The journal is cut meanwhile, and the agent killed.
+        let long = "n".repeat(240);
+        let other = shim.create(&long);
+        let cuts = shim.state().generation.load(Ordering::Acquire);
+        while shim.state().generation.load(Ordering::Acquire) == cuts {
+            shim.chmod(&long, 0o600);
+        }
+        std::fs::remove_file(shim.data(&other.staged)).unwrap();
+        shim.unlink(&long);
+        drop(other);
+        let report = recovered(&mut world);
+        assert!(report.is_done, "{at}: {report:?}");
+        assert_eq!(world.pfs(), tree(expected), "{at}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_not_taken_for_a_newer_file() {
+    for is_removed in [false, true] {
+        let mut world = World::new();
+        let shim = world.shim();
+        let mut handle = shim.create("log.txt");
+        handle.file.write_all(b"line 1\n").unwrap();
+        let path = world.root().join("log.txt");
+        world.outputs.as_ref().unwrap().publish_snapshot(&path).unwrap();
+        world.fault(Call::Open, 0, u64::MAX, Errno::IO);
+        world.fault(Call::Unlink, 0, u64::MAX, Errno::IO);
+        handle.file.write_all(b"line 2\n").unwrap();
+        shim.close(handle);
+        if is_removed {
+            shim.unlink("log.txt");
+        }
+        let report = recovered(&mut world);
+        assert!(report.is_done, "{is_removed}: {report:?}");
+        let expected = if is_removed { None } else { Some("line 1\nline 2\n") };
+        assert_eq!(content(&world, "log.txt").as_deref(), expected);
+    }
 }
