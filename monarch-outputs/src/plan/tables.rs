@@ -13,6 +13,8 @@ use monarch_abi::outputs::found;
 use std::collections::{BTreeSet, HashMap};
 
 /// What a plan knows.
+///
+/// Methods: 30, because each keeps files, queue, claims and expectations in step.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) files: HashMap<u64, PlannedFile>,
@@ -56,8 +58,9 @@ impl Tables {
         self.expected.set(key, last.map_or(found, |(last, _)| self.expected.of(last)));
     }
 
-    /// What the PFS may have at a name when the turn of a claim comes. Things of later claims count,
-    /// too: an open file holds up no entry, so an earlier agent may have published those behind it.
+    /// What the PFS may have at a name when the turn of a claim comes. Things of later claims
+    /// count, too: an open file holds up no entry, so an earlier agent may have published those
+    /// behind it.
     pub(super) fn expectation(&self, name: &[u8], key: ClaimKey) -> Expectation {
         Expectation { found: self.expected.of(key), own: self.unlogged.of(name) }
     }
