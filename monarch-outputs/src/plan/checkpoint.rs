@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// First bytes of a checkpoint: magic and version.
 const MAGIC: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x01");
-/// The same of one that ends with what earlier agents may have put at names and not logged.
+/// The same of one that ends with what agents may have put at names and not logged.
 const MAGIC_UNLOGGED: u64 = u64::from_le_bytes(*b"MPLAN\0\0\x02");
 /// Bytes of the magic before the version.
 const MAGIC_BYTES: usize = 7;

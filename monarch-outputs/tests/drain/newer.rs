@@ -2,6 +2,7 @@
 
 use super::shim::Shim;
 use super::{World, tree};
+use monarch_abi::outputs::names::Staged;
 use monarch_outputs::recovery::{RecoverReport, recover};
 use monarch_outputs::target::doubles::Call;
 use rustix::io::Errno;
@@ -19,6 +20,17 @@ fn held() -> World {
     world.drained();
     world.fault(Call::Open, 0, u64::MAX, Errno::IO);
     world
+}
+
+/// Appends records of a file until the agent cuts the journal; its name, and what is staged of it.
+fn cut_journal(shim: &Shim) -> (String, Staged) {
+    let long = "n".repeat(240);
+    let staged = shim.create(&long).staged;
+    let cuts = shim.state().generation.load(Ordering::Acquire);
+    while shim.state().generation.load(Ordering::Acquire) == cuts {
+        shim.chmod(&long, 0o600);
+    }
+    (long, staged)
 }
 
 fn recovered(world: &mut World) -> RecoverReport {
@@ -108,13 +120,7 @@ fn versions_that_were_published_from_here_are_not_taken_for_newer_ones() {
         }
         world.fault(Call::Open, 0, u64::MAX, Errno::IO);
         if is_cut {
-            let long = "n".repeat(240);
-            let other = shim.create(&long);
-            let cuts = shim.state().generation.load(Ordering::Acquire);
-            while shim.state().generation.load(Ordering::Acquire) == cuts {
-                shim.chmod(&long, 0o600);
-            }
-            drop(other);
+            cut_journal(&shim);
         }
         std::fs::write(shim.data(&open.staged), "third").unwrap();
         shim.close(open);
@@ -306,15 +312,9 @@ fn what_a_failed_step_has_put_at_a_name_is_not_newer() {
         let shim = world.shim();
         change(&shim);
         // The journal is cut meanwhile, and the agent killed.
-        let long = "n".repeat(240);
-        let other = shim.create(&long);
-        let cuts = shim.state().generation.load(Ordering::Acquire);
-        while shim.state().generation.load(Ordering::Acquire) == cuts {
-            shim.chmod(&long, 0o600);
-        }
-        std::fs::remove_file(shim.data(&other.staged)).unwrap();
+        let (long, other) = cut_journal(&shim);
+        std::fs::remove_file(shim.data(&other)).unwrap();
         shim.unlink(&long);
-        drop(other);
         let report = recovered(&mut world);
         assert!(report.is_done, "{at}: {report:?}");
         assert_eq!(world.pfs(), tree(expected), "{at}");
